@@ -1,0 +1,79 @@
+"""queue.json: what every process that opens a queue must agree on, and whether the folder is fit for it."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import stat
+
+from dfq.codec import dumps, iso, loads
+from dfq.errors import ConfigError, InvalidTask, QueueUnavailable
+from dfq.ports import Clock, filesystem_kind
+from dfq.stores.disk import DiskStore
+from dfq.tree import META
+
+FORMAT = 1
+READ_LIMIT = 64 * 1024
+
+
+def shards_of(store: DiskStore, clock: Clock, *, create: bool, shards: int, where: str) -> int:
+    """Return the number of shards of the queue, which is made first if need be.
+
+    Raises QueueUnavailable for a queue that is not there, is damaged, or was made by a newer version.
+    """
+    raw = store.read(META, READ_LIMIT)
+    if raw is None:
+        if not create:
+            raise QueueUnavailable(f"there is no queue in {where}: make it with 'dfq init'")
+        _write(store, clock, shards, where)
+        raw = store.read(META, READ_LIMIT)
+    file = f"{where}/{META}"
+    try:
+        meta = loads(raw or b"", file)
+    except InvalidTask as e:
+        raise QueueUnavailable(f"{e}; restore it, or move the folder away") from None
+    version, found = meta.get("format"), meta.get("shards")
+    if not isinstance(version, int) or isinstance(version, bool) or version < 1:
+        raise QueueUnavailable(f"{file}: field 'format' is {version!r}: not a queue that this version knows")
+    if version > FORMAT:
+        raise QueueUnavailable(f"{file}: format {version}, and this version of dfq reads up to {FORMAT}: upgrade dfq")
+    if not isinstance(found, int) or isinstance(found, bool) or not 1 <= found <= 4096:
+        raise QueueUnavailable(f"{file}: field 'shards' is {found!r}: it must be 1 to 4096")
+    return found
+
+
+def _write(store: DiskStore, clock: Clock, shards: int, where: str) -> None:
+    meta = {
+        "format": FORMAT,
+        "queue_id": os.urandom(16).hex(),
+        "created_at": iso(clock.wall()),
+        "shards": shards,
+    }
+    staged = store.stage(dumps(meta) + b"\n")
+    try:
+        with contextlib.suppress(FileExistsError):  # another process makes the same queue
+            store.disk.link(staged, META)
+    except OSError as e:
+        if e.errno not in (errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK):
+            raise
+        kind = filesystem_kind(where)
+        raise ConfigError(
+            f"{where}: this filesystem ({kind}) has no hard links, which the queue needs: use one such as ext4"
+        ) from None
+    finally:
+        store.drop(staged)
+    if store.durable:
+        store.disk.fsync_dir(".")
+
+
+def refuse_unsafe(folder: str) -> None:
+    """Raise ConfigError for a folder in which anybody could plant or take tasks."""
+    mode = os.lstat(folder).st_mode
+    if not stat.S_ISDIR(mode):
+        raise ConfigError(f"{folder} is not a folder")
+    if mode & stat.S_IWOTH:
+        raise ConfigError(
+            f"{folder} is writable by everyone (mode {stat.S_IMODE(mode):o}), so anyone could plant or take tasks: "
+            f"chmod o-w {folder}"
+        )

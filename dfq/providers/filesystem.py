@@ -1,0 +1,443 @@
+"""The queue on a disk: a QueueManager over the slot log (ADR 010 to 013)."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import logging
+import os
+import threading
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from dfq import checks
+from dfq.codec import decode_payload, dumps, encode_result, iso, loads
+from dfq.config import Settings
+from dfq.errors import InvalidTask, LeaseLost, QueueUnavailable, TaskExists, TaskNotFound, Unsupported
+from dfq.frontier import Frontier
+from dfq.housekeeping import Housekeeping
+from dfq.idle import Idle
+from dfq.intake import Intake, Item
+from dfq.meta import refuse_unsafe, shards_of
+from dfq.names import check_queue_name, decode, encode
+from dfq.ports import Clock, Disk, Machine, OsDisk, SystemClock
+from dfq.queue import DEFAULT_PRIORITY, Counts, IfExists, Push, QueueManager, State, Task, TaskInfo, as_push
+from dfq.renewal import Renewer
+from dfq.schedule import Schedule
+from dfq.slotlog import Blocked, Claim, Gone, Limits, SlotLog, witness_of
+from dfq.staleness import Judge
+from dfq.stores.disk import DiskStore
+from dfq.tree import PAUSED, Entry, Tree, parent, task_name
+from dfq.trouble import trouble
+from dfq.view import View
+
+log = logging.getLogger("dfq")
+
+MANY = 1000  # tasks that push_many makes durable together
+
+
+class FilesystemQueue(QueueManager):
+    """A queue that is a folder of small files. Any number of processes may open it at the same time."""
+
+    queue_type = "filesystem"
+
+    @classmethod
+    def open(cls, name: str, settings: Settings, *, create: bool = True) -> FilesystemQueue:
+        """Open (and make, unless create is False) the queue <root>/<name>."""
+        root = os.path.realpath(os.path.expanduser(str(settings.root)))
+        folder = os.path.join(root, check_queue_name(name))
+        with trouble(f"open queue {name!r}", folder):
+            if create:
+                os.makedirs(root, 0o775, exist_ok=True)
+                with contextlib.suppress(FileExistsError):
+                    os.mkdir(folder, 0o775)
+                    if settings.durability == "full":
+                        OsDisk(root).fsync_dir(".")
+            for place in (root, folder):
+                refuse_unsafe(place)
+            return cls(name, settings, OsDisk(folder), create=create, where=folder)
+
+    def __init__(
+        self,
+        name: str,
+        settings: Settings,
+        disk: Disk,
+        *,
+        clock: Clock | None = None,
+        machine: Machine | None = None,
+        create: bool = True,
+        where: str = "",
+    ) -> None:
+        super().__init__(name)
+        self.settings = settings
+        self.where = where
+        self._clock: Clock = clock or SystemClock()
+        self._machine = machine or Machine.this()
+        self._disk = disk
+        self._store = store = DiskStore(disk, durable=settings.durability == "full")
+        shards = shards_of(store, self._clock, create=create, shards=settings.shards, where=where)
+        self._tree = tree = Tree(shards)
+        ttl, timeout = settings.lease, settings.heartbeat_timeout
+        self._ttl = ttl if timeout is None else min(ttl, timeout)
+        self._max_file = 4 * settings.max_payload + 64 * 1024
+        self._judge = Judge(store, self._clock, self._machine, lease=self._ttl, heartbeat_timeout=timeout)
+        limits = Limits(self._ttl, settings.max_attempts, self._max_file)
+        self._log = SlotLog(store, tree, self._judge, self._clock, self._machine, limits)
+        self._scan_lock = threading.RLock()  # the frontier and the schedule
+        self._frontier = Frontier(disk, tree, self._clock)
+        self._schedule = Schedule(store, tree, self._clock, self._machine, self._max_file)
+        self._view = View(
+            store,
+            tree,
+            self._log,
+            self._judge,
+            self._schedule,
+            self._clock,
+            self._machine,
+            self._max_file,
+        )
+        self._intake = Intake(
+            store,
+            tree,
+            self._view,
+            self._schedule,
+            self._clock,
+            self._machine,
+            max_payload=settings.max_payload,
+            max_file=self._max_file,
+        )
+        keep = max(3600.0, 10 * self._ttl)
+        housekeeping = Housekeeping(store, tree, self._log, self._clock, keep=keep)
+        self._idle = Idle(disk, tree, self._frontier, self._schedule, housekeeping, self._clock, self._scan_lock, where)
+        self._renewer = Renewer(
+            self._log.heartbeat,
+            self._clock,
+            automatic=settings.auto_heartbeat,
+            max_run=settings.max_run,
+            on_end=self._came_back,
+        )
+        self._returned: list[str] = []  # names to offer again, from other threads
+        self._disk_was_full = False
+        self._closed = False
+        self._pid = os.getpid()
+        self._warned: set[str] = set()
+
+    # -- push --------------------------------------------------------------------------------------
+
+    def push(
+        self,
+        payload: Any,
+        *,
+        id: str | None = None,
+        priority: int = DEFAULT_PRIORITY,
+        delay: float = 0,
+        if_exists: IfExists = "error",
+    ) -> str:
+        checks.check_if_exists(if_exists)
+        item = self._intake.prepare(Push(payload, id, priority, delay))
+        return self._write([item], if_exists)[0]
+
+    def push_many(
+        self,
+        payloads: Iterable[Any],
+        *,
+        priority: int = DEFAULT_PRIORITY,
+        delay: float = 0,
+        if_exists: IfExists = "error",
+    ) -> list[str]:
+        checks.check_if_exists(if_exists)
+        ids: list[str] = []
+        batch: list[Item] = []
+        for given in payloads:
+            batch.append(self._intake.prepare(as_push(given, priority, delay)))
+            if len(batch) == MANY:
+                ids += self._write(batch, if_exists)
+                batch = []
+        return ids + self._write(batch, if_exists)
+
+    def _write(self, batch: list[Item], if_exists: IfExists) -> list[str]:
+        self._check_open()
+        with self._trouble("push"):
+            taken = self._intake.write(batch)
+        with self._scan_lock:
+            for lane in {item.entry.lane for item in batch}:
+                self._frontier.arrived(lane)
+        self._idle.wake()
+        for item in taken:
+            self._refuse(item, if_exists)
+        return [item.id for item in batch]
+
+    def _refuse(self, item: Item, if_exists: IfExists) -> None:
+        if if_exists == "skip":
+            return
+        try:
+            info = self.get(item.id)
+        except TaskNotFound:
+            info = None
+        state = "there" if info is None else "cancelled" if info.cancelled else info.state
+        if if_exists == "rerun":
+            if info is not None and state == "failed":
+                pushed = loads(item.data, item.path)
+                if decode_payload(pushed["payload"], pushed["encoding"], item.path) != info.payload:
+                    raise Unsupported(
+                        f"task {item.id!r} failed with another payload: cancel it and push the new one under another id"
+                    )
+                self.retry(item.id)
+                return
+            if state in ("completed", "cancelled"):
+                raise Unsupported(f"task {item.id!r} is {state}: running it again is not built yet")
+        hint = "its id is free again an hour or more after that" if state == "cancelled" else "use if_exists='skip'"
+        raise TaskExists(f"task {item.id!r} is already {state}: {hint}", task_id=item.id)
+
+    # -- poll --------------------------------------------------------------------------------------
+
+    def poll(self, batch_size: int = 1, *, wait: float = 0, lease: float | None = None) -> list[Task]:
+        return self._poll(batch_size, wait, lease, "lock")
+
+    def poll_detached(self, batch_size: int = 1, *, wait: float = 0, lease: float | None = None) -> list[Task]:
+        """Claim tasks whose leases outlive this process and go by time alone; go on with Task.receipt."""
+        return self._poll(batch_size, wait, lease, "ttl")
+
+    def _poll(self, batch_size: int, wait: float, lease: float | None, liveness: str) -> list[Task]:
+        checks.check_batch(batch_size)
+        ends = self._clock.elapsed() + checks.check_wait(wait)
+        ttl = self._ttl if lease is None else checks.check_lease(lease)
+        self._check_open()
+        with self._trouble("poll"):
+            while True:
+                tasks = self._take(batch_size, ttl, liveness)
+                left = ends - self._clock.elapsed()
+                if tasks or left <= 0 or self._interrupted.is_set() or self._closed:
+                    return tasks
+                self._idle.sleep(left)
+
+    def _take(self, batch_size: int, ttl: float, liveness: str) -> list[Task]:
+        tasks: list[Task] = []
+        with self._scan_lock:
+            if self.paused:
+                return []
+            self._check_space()
+            self._offer_again()
+            for entry in self._schedule.promote():
+                self._frontier.hint(entry)
+            for entry in self._frontier.candidates():
+                try:
+                    got = self._log.claim(entry, ttl=ttl, liveness=liveness)
+                except OSError as e:
+                    self._disk_was_full = e.errno in (errno.ENOSPC, errno.EDQUOT)
+                    self._frontier.block(entry, self._clock.elapsed() + 1.0)
+                    if not tasks:
+                        raise
+                    break
+                if isinstance(got, Claim):
+                    self._frontier.block(entry, self._clock.elapsed() + ttl)  # nobody may be renewing it
+                    tasks.append(self._hand_out(got, renew=liveness == "lock"))
+                    if len(tasks) == batch_size:
+                        break
+                elif isinstance(got, Gone):
+                    self._frontier.forget(entry)
+                elif isinstance(got, Blocked):
+                    self._block(entry, got)
+                else:
+                    self._frontier.block(entry, self._clock.elapsed() + ttl, held=True)
+        self._warn_of_strangers()
+        return tasks
+
+    def _block(self, entry: Entry, blocked: Blocked) -> None:
+        until = blocked.until
+        if blocked.held and until is not None:
+            soon = self._idle.look_again_in(entry.name)
+            until = until if soon is None else min(until, self._clock.elapsed() + soon)
+        self._frontier.block(entry, until, dead=blocked.dead, held=blocked.held)
+
+    def _hand_out(self, claim: Claim, *, renew: bool) -> Task:
+        task = self._task(claim)
+        if renew:
+            self._renewer.add(task, claim)
+        else:
+            claim.hold.close()
+        return task
+
+    def _task(self, claim: Claim) -> Task:
+        record = claim.task
+        claim.home = self.where
+        return Task(
+            id=record["id"],
+            payload=decode_payload(record["payload"], record["encoding"], claim.entry.path),
+            attempt=claim.attempt,
+            token=claim.token,
+            created_at=str(record.get("created_at", "")),
+            priority=claim.entry.lane,
+            held=claim,
+        )
+
+    def _came_back(self, claim: Claim) -> None:
+        self._returned.append(claim.entry.name)
+        self._idle.wake()
+
+    def _offer_again(self) -> None:
+        returned, self._returned = self._returned, []
+        for name in returned:
+            self._frontier.unblock(name)
+
+    def _check_space(self) -> None:
+        if self._disk_was_full and self._disk.free_bytes() < 64 * 1024:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), self.where)
+        self._disk_was_full = False
+
+    def _warn_of_strangers(self) -> None:
+        for path in self._frontier.strangers() - self._warned:
+            self._warned.add(path)
+            log.warning("%s/%s is no task and is left alone", self.where, path)
+
+    # -- settle ------------------------------------------------------------------------------------
+
+    def ack(self, task: Task, result: Any = None) -> None:
+        value, encoding = encode_result(result, self.settings.max_payload)
+        with self._trouble("ack"), (claim := self._claim_of(task)).mutex:
+            witness = witness_of(claim, self._machine, self._clock, "done", value, encoding)
+            self._log.complete(claim, witness)
+        self._renewer.remove(claim)
+        with self._scan_lock:
+            self._frontier.forget(claim.entry)
+
+    def nack(self, task: Task, error: str | None = None, delay: float = 0, *, count: bool = True) -> None:
+        error, delay = checks.check_error(error), checks.check_delay(delay)
+        with self._trouble("nack"), (claim := self._claim_of(task)).mutex:
+            self._log.release(claim, error=error, delay=delay, count=count)
+        self._renewer.remove(claim)
+        self._came_back(claim)
+
+    def heartbeat(self, task: Task, extend: float | None = None) -> None:
+        ttl = None if extend is None else checks.check_lease(extend, "extend")
+        with self._trouble("heartbeat"), (claim := self._claim_of(task)).mutex:
+            self._log.heartbeat(claim, ttl)
+
+    def resume_lease(self, receipt: str) -> Task:
+        with self._trouble("resume a lease"):
+            return self._task(self._log.take_up(receipt))
+
+    def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        self._interrupted.set()
+        claims = self._renewer.claims()
+        mine = os.getpid() == self._pid
+        if mine:
+            self._renewer.stop()
+        for claim in claims:
+            if not mine:  # a forked child: the leases are its parent's
+                claim.hold.close()
+                continue
+            with claim.mutex:
+                try:
+                    if not claim.ended:
+                        self._log.release(claim, error=None, delay=0, count=False)
+                except (LeaseLost, OSError) as e:
+                    log.info("task %r: not given back at close: %s", claim.entry.name, e)
+                    claim.end()
+        self._idle.close()
+
+    # -- look and act ------------------------------------------------------------------------------
+
+    def counts(self) -> Counts:
+        with self._trouble("count"):
+            return self._view.counts()
+
+    def tasks(self, state: State | None = None, *, limit: int | None = None) -> Iterator[TaskInfo]:
+        checks.check_state(state)
+        checks.check_limit(limit)
+        with self._trouble("list"):
+            for n, info in enumerate(self._view.tasks(state)):
+                if limit is not None and n >= limit:
+                    return
+                yield info
+
+    def get(self, task_id: str) -> TaskInfo:
+        with self._trouble("look"):
+            return self._view.get(task_id)
+
+    def retry(self, task_ids: str | Iterable[str] | None = None) -> list[str]:
+        with self._trouble("retry"):
+            if task_ids is None:
+                entries = [self._view.find(name) for name in self._view.failed()]
+                done = [e for e in entries if e is not None and self._log.redrive(e)]
+                return [self._again(e) for e in done]
+            ids = checks.check_ids(task_ids)
+            for task_id in ids:
+                entry = self._view.find(encode(task_id))
+                if entry is None or not self._log.redrive(entry):
+                    raise TaskNotFound(f"task {task_id!r} is not among the failed ones")
+                self._again(entry)
+            return ids
+
+    def _again(self, entry: Entry) -> str:
+        self._returned.append(entry.name)
+        self._idle.wake()
+        return decode(entry.name) or self._view.id_of(entry)
+
+    def cancel(self, task_ids: str | Iterable[str]) -> list[str]:
+        ids = checks.check_ids(task_ids)
+        with self._trouble("cancel"):
+            for task_id in ids:
+                name = encode(task_id)
+                if not sum(self._log.cancel(entry) for entry in self._entries(name)):
+                    raise TaskNotFound(f"task {task_id!r} is not waiting, running or failed")
+        return ids
+
+    def _entries(self, name: str) -> list[Entry]:
+        found = [self._view.find(name)]
+        path = self._schedule.find(name)
+        if path is not None:
+            found.append(Entry(name, path, DEFAULT_PRIORITY))
+        return [entry for entry in found if entry is not None]
+
+    def purge(self) -> int:
+        with self._trouble("purge"):
+            gone = sum(self._log.cancel(entry) for entry in list(self._view.frontier()))
+            for path in self._schedule.paths():
+                name = task_name(path.rpartition("/")[2])
+                if name is not None:
+                    gone += self._log.cancel(Entry(name, path, DEFAULT_PRIORITY))
+                    self._disk.rmdir(parent(path))
+            return gone
+
+    def pause(self) -> None:
+        with self._trouble("pause"):
+            staged = self._store.stage(dumps({"paused_at": iso(self._clock.wall())}) + b"\n")
+            try:
+                with contextlib.suppress(FileExistsError):
+                    self._disk.link(staged, PAUSED)
+            finally:
+                self._store.drop(staged)
+
+    def resume(self) -> None:
+        with self._trouble("resume"):
+            self._disk.unlink(PAUSED)
+        self._idle.wake()
+
+    @property
+    def paused(self) -> bool:
+        return self._disk.exists(PAUSED)
+
+    # -- inside ------------------------------------------------------------------------------------
+
+    def _claim_of(self, task: Task) -> Claim:
+        claim = task._held
+        if not isinstance(claim, Claim) or claim.home != self.where:
+            raise InvalidTask(f"task {task.id!r} comes from another queue than {self.where}")
+        if claim.hold.fd is None and not claim.ended:  # a detached claim, settled in the process that made it
+            taken = self._log.take_up(claim.receipt)
+            claim.hold = taken.hold
+        return claim
+
+    def _wake(self) -> None:
+        self._idle.wake()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise QueueUnavailable(f"queue {self.name!r} is closed: open it again")
+
+    def _trouble(self, what: str) -> contextlib.AbstractContextManager[None]:
+        return trouble(what, self.where)

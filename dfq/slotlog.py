@@ -1,0 +1,581 @@
+"""The lease protocol: a write-once log of slots per task (ADR 011).
+
+Every decision is the creation of one exact name. The order of the calls below is the protocol; each of
+them may be the last one that a process ever makes.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from dfq.codec import decode_payload, dumps, iso, loads, nonce
+from dfq.errors import InvalidTask, LeaseLost
+from dfq.lease import READ_LIMIT, Slot, lease_bytes, lease_record, parse, released, renewed
+from dfq.names import decode, encode
+from dfq.ports import Clock, Machine
+from dfq.queue import Held
+from dfq.staleness import Judge
+from dfq.stores.disk import DiskStore, Hold
+from dfq.tree import Entry, Tree, parent, slot_name
+
+MAX_SLOTS = 10_000
+MAX_ERRORS = 100
+IN_THE_WAY = 60.0  # how often to look again at a task whose witness's name something else has
+SELF_STOP = 0.8  # of its time after which a worker that cannot renew gives up by itself
+
+
+class Blocked(NamedTuple):
+    """A task that cannot be claimed now: look again at `until` (elapsed time; never, if None)."""
+
+    until: float | None
+    dead: bool = False
+    held: bool = False  # by a worker that may die before then
+
+
+class Gone(NamedTuple):
+    """A task that is over: its entry in the frontier went, or was removed just now."""
+
+
+class Raced(NamedTuple):
+    """Somebody else claimed the task in this very moment."""
+
+
+@dataclass(slots=True)
+class Limits:
+    """What the log must know of the queue's settings."""
+
+    lease: float
+    max_attempts: int
+    max_file: int
+
+
+class Claim(Held):
+    """A generation of a task that is ours."""
+
+    def __init__(
+        self,
+        entry: Entry,
+        record: dict[str, Any],
+        task: dict[str, Any],
+        hold: Hold,
+        clock: Clock,
+        started: float,
+    ) -> None:
+        self.entry = entry
+        self.record = record
+        self.task = task
+        self.hold = hold
+        self.generation: int = record["generation"]
+        self.attempt: int = record["attempt"]
+        self.token: int = record["token"]
+        self.nonce: str = record["nonce"]
+        self.ttl: float = record["ttl_s"]
+        self.beat_at = started  # when the last renewal that worked was begun
+        self.retry_at = 0.0  # when to try again after a renewal that failed
+        self.claimed_at = started
+        self.ended = False
+        self.home = ""  # the queue that handed it out
+        self.mutex = threading.Lock()  # between the caller and the thread that renews
+        self._clock = clock
+        self._lost = False
+
+    @property
+    def lost(self) -> bool:  # type: ignore[override]
+        if not self._lost and not self.ended and self._clock.elapsed() > self.beat_at + SELF_STOP * self.ttl:
+            return True
+        return self._lost
+
+    @property
+    def liveness_fd(self) -> int | None:  # type: ignore[override]
+        return self.hold.fd
+
+    @property
+    def receipt(self) -> str:  # type: ignore[override]
+        return f"{self.generation}.{self.nonce}.{self.entry.lane}.{self.entry.name}"
+
+    def lose(self) -> None:
+        """Remember that this generation is over for us."""
+        self._lost = True
+        self.end()
+
+    def end(self) -> None:
+        """Let go of the lease file, and so of its lock."""
+        self.ended = True
+        self.hold.close()
+
+
+class SlotLog:
+    """Claim, renew, give back, complete, bury, redrive and cancel tasks by their names."""
+
+    def __init__(
+        self, store: DiskStore, tree: Tree, judge: Judge, clock: Clock, machine: Machine, limits: Limits
+    ) -> None:
+        self._store = store
+        self._tree = tree
+        self._judge = judge
+        self._clock = clock
+        self._machine = machine
+        self._limits = limits
+
+    # -- claiming ----------------------------------------------------------------------------------
+
+    def claim(self, entry: Entry, *, ttl: float, liveness: str = "lock") -> Claim | Blocked | Gone | Raced:
+        """Claim a task if nobody holds it; on the way, finish what others left half done."""
+        store, name = self._store, entry.name
+        if store.exists(self._tree.completed(name)):
+            return Gone() if self._sweep(entry) else Blocked(self._clock.elapsed() + IN_THE_WAY)
+        if not store.exists(entry.path):
+            return Gone()
+        top = self.top(name)
+        if top is not None:
+            if top.state == "done":
+                self._finish(entry, top)
+                return Gone()
+            if top.state == "dead":
+                self._show_dead(name, top.generation)
+                return Blocked(None, dead=True)
+            if top.state == "released":
+                until, held = self._judge.due_at(top), False
+            else:
+                until, held = self._judge.held_until(top, self._tree.slot(name, top.generation)), True
+            if until is not None:
+                return Blocked(until, held=held)
+            if top.attempt >= self._limits.max_attempts or top.generation >= MAX_SLOTS:
+                if self._bury(entry, top, f"{top.attempt} of {self._limits.max_attempts} attempts failed"):
+                    return Blocked(None, dead=True)
+                return Raced()
+        return self._take(entry, top, ttl=ttl, liveness=liveness)
+
+    def _take(
+        self, entry: Entry, top: Slot | None, *, ttl: float, liveness: str, count: bool = True
+    ) -> Claim | Blocked | Gone | Raced:
+        store, name, clock = self._store, entry.name, self._clock
+        generation = top.generation + 1 if top else 1
+        attempt = (top.attempt if top else 0) + (1 if count else 0)
+        started = clock.elapsed()
+        record = lease_record(
+            decode(name) or name,
+            generation=generation,
+            attempt=attempt,
+            token=generation,
+            nonce=nonce(),
+            ttl=ttl,
+            liveness=liveness,
+            machine=self._machine,
+            clock=clock,
+        )
+        slot = self._tree.slot(name, generation)
+        hold = store.hold(slot, lease_bytes(record), locked=liveness == "lock")  # <- the claim happens here
+        if hold is None:
+            return Raced()
+        try:
+            # Between our first look and our slot the task may have been completed and its slots swept.
+            if store.exists(self._tree.completed(name)) or (raw := self._read_task(entry)) is None:
+                store.remove(slot)
+                hold.close()
+                return Gone()
+            try:
+                task = read_task(raw, entry, self._limits.max_file)
+            except InvalidTask as e:
+                if not count:
+                    task = {"id": None, "payload": None, "encoding": "json"}
+                else:
+                    data = lease_bytes(
+                        released(record, attempt=attempt, delay=0, error=str(e), machine=self._machine, clock=clock)
+                    )
+                    hold.rewrite(data)
+                    self._bury(entry, parse(name, generation, data), str(e))
+                    hold.close()
+                    return Blocked(None, dead=True)
+        except BaseException:
+            hold.close()
+            raise
+        return Claim(entry, record, task, hold, clock, started)
+
+    def top(self, name: str) -> Slot | None:
+        """Return the highest slot of a task; None if there is none.
+
+        A slot that cannot be read takes its attempt from the one below: an empty one never ran.
+        """
+        exists, slot = self._store.exists, self._tree.slot
+        generation = 0
+        while generation < MAX_SLOTS + 1 and exists(slot(name, generation + 1)):
+            generation += 1
+        return self._read(name, generation) if generation else None
+
+    def _read(self, name: str, generation: int) -> Slot | None:
+        raw = self._store.read(self._tree.slot(name, generation), max(READ_LIMIT, self._limits.max_file))
+        if raw is None:
+            return None  # swept since: the look after the claim sorts it out
+        found = parse(name, generation, raw)
+        if found.state != "torn":
+            return found
+        return Slot(name, generation, "torn", {"attempt": self._attempt_below(found)}, raw)
+
+    def _attempt_below(self, torn: Slot) -> int:
+        ran = 0
+        while torn.state == "torn":
+            ran += 1 if torn.raw.strip(b"\0 \n") else 0
+            if torn.generation == 1:
+                return ran
+            path = self._tree.slot(torn.name, torn.generation - 1)
+            torn = parse(torn.name, torn.generation - 1, self._store.read(path, READ_LIMIT) or b"")
+        return torn.attempt + ran
+
+    # -- holding -----------------------------------------------------------------------------------
+
+    def heartbeat(self, claim: Claim, ttl: float | None = None) -> None:
+        """Renew a lease. Raises LeaseLost."""
+        started = self._clock.elapsed()
+        self._still_mine(claim, "renewed")
+        ttl = claim.ttl if ttl is None else ttl
+        record = renewed(claim.record, ttl, self._clock)
+        claim.hold.rewrite(lease_bytes(record))
+        claim.record, claim.ttl, claim.beat_at = record, ttl, started
+
+    def release(self, claim: Claim, *, error: str | None, delay: float, count: bool) -> bool:
+        """Give a task back; return True if it is now a dead letter. Raises LeaseLost."""
+        self._still_mine(claim, "given back")
+        attempt = claim.attempt if count else claim.attempt - 1
+        used_up = count and attempt >= self._limits.max_attempts
+        record = released(
+            claim.record,
+            attempt=attempt,
+            delay=0 if used_up else delay,
+            error=error,
+            machine=self._machine,
+            clock=self._clock,
+        )
+        data = lease_bytes(record)
+        claim.hold.rewrite(data)
+        if used_up:
+            top = parse(claim.entry.name, claim.generation, data)
+            self._bury(claim.entry, top, f"{attempt} of {self._limits.max_attempts} attempts failed")
+        claim.end()
+        return used_up
+
+    def _still_mine(self, claim: Claim, what: str) -> None:
+        name, generation = claim.entry.name, claim.generation
+        if claim.ended:
+            raise LeaseLost(f"task {name!r} cannot be {what}: it is no longer held")
+        if self._store.exists(self._tree.slot(name, generation + 1)) or not claim.hold.named():
+            claim.lose()
+            raise LeaseLost(f"task {name!r} cannot be {what}: generation {generation} was taken over")
+
+    def take_up(self, receipt: str) -> Claim:
+        """Return the claim that a receipt stands for. Raises LeaseLost, InvalidTask."""
+        generation_text, _, rest = receipt.partition(".")
+        secret, _, rest = rest.partition(".")
+        lane, _, name = rest.partition(".")
+        if not (generation_text.isdecimal() and lane.isdecimal() and len(lane) == 1 and name and secret):
+            raise InvalidTask(f"{receipt[:60]!r} is not a receipt: use the one that the claim printed")
+        generation = int(generation_text[:9])
+        entry = self._tree.entry(name, int(lane))
+        lost = LeaseLost(f"task {name!r}: generation {generation} is over or was taken over")
+        hold = self._store.take_up(self._tree.slot(name, generation))
+        if hold is None:
+            raise lost
+        found = self._read(name, generation)
+        raw = self._read_task(entry)
+        if self._store.exists(self._tree.slot(name, generation + 1)):
+            raw = None
+        if found is None or found.nonce != secret or found.state != "leased" or raw is None:
+            hold.close()
+            raise lost
+        ttl = found.ttl or self._limits.lease
+        now = self._clock.elapsed()
+        same_boot = found.record.get("boot_id") == self._machine.boot_id
+        beat_at = found.deadline - ttl if same_boot and found.deadline is not None else now
+        record = found.record | {"generation": generation, "attempt": found.attempt, "ttl_s": ttl}
+        record["token"] = generation
+        try:
+            task = read_task(raw, entry, self._limits.max_file)
+        except InvalidTask:
+            hold.close()
+            raise
+        return Claim(entry, record, task, hold, self._clock, beat_at)
+
+    # -- completing --------------------------------------------------------------------------------
+
+    def complete(self, claim: Claim, witness: dict[str, Any], *, retire: bool = False) -> None:
+        """Complete a task: once this returns, it is done for good. Raises LeaseLost."""
+        store, name = self._store, claim.entry.name
+        if claim.ended:
+            raise LeaseLost(f"task {name!r} cannot be acked: it is no longer held")
+        if self._clock.elapsed() > claim.beat_at + claim.ttl:
+            claim.lose()
+            raise LeaseLost(f"task {name!r} cannot be acked: its lease of {claim.ttl:g} s ran out")
+        slot, done = self._tree.slot(name, claim.generation + 1), self._tree.completed(name)
+        staged = store.stage(dumps(witness | {"nonce": claim.nonce}, "witness") + b"\n")
+        try:
+            if not store.name(staged, slot) and not self._is_mine(slot, claim):  # <- the completion
+                claim.lose()
+                raise LeaseLost(f"task {name!r} cannot be acked: generation {claim.generation} was taken over")
+            if not store.name(staged, done) and not self._is_mine(done, claim):
+                store.remove(slot)
+                claim.lose()
+                raise LeaseLost(f"task {name!r} cannot be acked: it is completed already")
+            store.sync(done)
+            if retire:  # only now: whatever is listed there loses its witness one day, so it must be this one
+                store.name(staged, self._tree.retired(name))
+        finally:
+            store.drop(staged)
+        if retire:
+            store.sync(self._tree.retired(name))
+            store.remove(self._tree.failed(name))
+        store.remove(claim.entry.path)
+        self._remove_slots(name, claim.generation + 1)
+        claim.end()
+
+    def cancel(self, entry: Entry) -> bool:
+        """Take a task out of the queue whatever its state; False if it is over already."""
+        while True:
+            if self._store.exists(self._tree.completed(entry.name)):
+                self._sweep(entry)
+                return False
+            top = self.top(entry.name)
+            if top is not None and top.state == "done":
+                self._finish(entry, top)
+                return False
+            claim = self._take(entry, top, ttl=self._limits.lease, liveness="lock", count=False)
+            if isinstance(claim, Gone):
+                return False
+            if isinstance(claim, Claim):
+                break
+        try:
+            self.complete(claim, witness_of(claim, self._machine, self._clock, "cancelled"), retire=True)
+        except LeaseLost:
+            return False
+        finally:
+            claim.end()  # also when the disk failed: nobody else knows of this claim
+        return True
+
+    def _is_mine(self, path: str, claim: Claim) -> bool:
+        # The reply to a link may have been lost, or an earlier ack of this claim was cut short by an error.
+        raw = self._store.read(path, self._limits.max_file)
+        if not raw:
+            return False
+        found = parse(claim.entry.name, 0, raw)
+        return found.state == "done" and found.nonce == claim.nonce
+
+    def _finish(self, entry: Entry, top: Slot) -> None:
+        """Finish a completion whose worker died after it had happened."""
+        done, slot = self._tree.completed(entry.name), self._tree.slot(entry.name, top.generation)
+        # Its writer may not have asked for durability; we are about to remove the task, so we must.
+        self._store.sync_content(slot)
+        if self._store.name_again(slot, done) is None and not self._store.exists(done):
+            return
+        self._sweep(entry)
+
+    def _sweep(self, entry: Entry) -> bool:
+        """Remove what a completed task left behind, once its witness is sure to stay; False if there is none."""
+        facts = self._store.disk.look(self._tree.completed(entry.name))
+        if facts is not None and not facts.regular:
+            return False  # a folder, a link: it proves nothing, and the task must not vanish for it
+        self._store.sync(self._tree.completed(entry.name))
+        self._retire_cancelled(entry.name)  # before the entry goes: nobody comes by here again
+        self._store.remove(entry.path)
+        self.sweep_slots(entry.name)
+        return True
+
+    def sweep_slots(self, name: str) -> None:
+        """Remove the slots (and the dead letter) of a task that has its witness."""
+        self._retire_cancelled(name)
+        # By listing: a worker that died while it took its slot back leaves one with none below it.
+        listed = (slot_name(found.name) for found in self._store.disk.scan(parent(self._tree.slot(name, 1))))
+        self._remove_slots(name, max((slot[1] for slot in listed if slot and slot[0] == name), default=0))
+        self._store.remove(self._tree.failed(name))
+
+    def _retire_cancelled(self, name: str) -> None:
+        # Whoever cancelled it may have died between the links into completed/ and retired/.
+        done, retired = self._tree.completed(name), self._tree.retired(name)
+        if self._store.exists(retired):
+            self._store.sync(retired)
+            return
+        witness = parse(name, 0, self._store.read(done, self._limits.max_file) or b"")
+        if witness.record.get("state") == "cancelled" and self._store.name_again(done, retired):
+            self._store.sync(retired)
+
+    def _remove_slots(self, name: str, highest: int) -> None:
+        for generation in range(highest, 0, -1):
+            self._store.remove(self._tree.slot(name, generation))
+
+    # -- dead letters ------------------------------------------------------------------------------
+
+    def _bury(self, entry: Entry, top: Slot, reason: str) -> bool:
+        """Make a task a dead letter with all its errors; False if somebody else did something with it meanwhile."""
+        store, name = self._store, entry.name
+        raw = self._read_task(entry)
+        if raw is None:
+            return False
+        try:
+            task = read_task(raw, entry, self._limits.max_file)
+        except InvalidTask as e:
+            task, reason = {"id": None, "payload": None, "encoding": "json"}, f"{e}; fix the file, then retry"
+        letter = {
+            "task_id": task["id"] or name,
+            "state": "dead",
+            "payload": task["payload"],
+            "encoding": task["encoding"],
+            "priority": entry.lane,
+            "epoch": 0,
+            "created_at": task.get("created_at"),
+            "attempts": top.attempt,
+            "generation": top.generation + 1,
+            "failed_at": iso(self._clock.wall()),
+            "buried_by": self._machine.worker_id,
+            "reason": reason,
+            "nonce": nonce(),
+            "errors": self._errors(name, top),
+        }
+        slot = self._tree.slot(name, top.generation + 1)
+        try:
+            data = dumps(letter, "dead letter")
+        except InvalidTask:  # the task was checked, so it is what a lease of another writer says
+            data = dumps(letter | {"errors": []}, "dead letter")
+        staged = store.stage(data + b"\n")
+        try:
+            if not store.name(staged, slot):
+                return False
+        finally:
+            store.drop(staged)
+        if store.exists(self._tree.completed(name)):  # completed and swept since we looked
+            store.remove(slot)
+            return False
+        return self._show_dead(name, top.generation + 1)
+
+    def _show_dead(self, name: str, generation: int) -> bool:
+        """Link a DEAD slot into failed/; False if it is not the top slot.
+
+        It was redriven in the meantime, or a power cut took a slot and left the ones above it.
+        """
+        store, failed = self._store, self._tree.failed(name)
+        shown = store.read(failed, self._limits.max_file)
+        if shown is not None:
+            if parse(name, 0, shown).record.get("generation") == generation:
+                return True
+            store.remove(failed)  # of an earlier death: whoever redrove it died before removing this
+        slot = self._tree.slot(name, generation)
+        store.sync(slot)  # the letter must not outlive its slot, whoever made that
+        if store.name_again(slot, failed):
+            store.sync(failed)
+        # In this order: slots are swept only once there is a witness.
+        if store.exists(self._tree.slot(name, generation + 1)) or store.exists(self._tree.completed(name)):
+            store.remove(failed)
+            return False
+        return True
+
+    def _errors(self, name: str, top: Slot) -> list[dict[str, Any]]:
+        errors = []
+        for generation in range(max(1, top.generation - MAX_ERRORS + 1), top.generation + 1):
+            slot = top if generation == top.generation else self._read(name, generation)
+            if slot is None:
+                continue
+            record = slot.record
+            if slot.state == "dead":
+                earlier = record.get("errors")
+                errors += earlier if isinstance(earlier, list) else []
+                continue
+            if slot.state == "released" and slot.error is None:
+                continue
+            lost = "the worker died or lost its lease" if slot.state == "leased" else "the lease was unreadable"
+            errors.append(
+                {
+                    "generation": generation,
+                    "attempt": slot.attempt,
+                    "worker_id": record.get("worker_id"),
+                    "at": record.get("released_at") or record.get("heartbeat_timestamp"),
+                    "error": slot.error if slot.state == "released" else lost,
+                }
+            )
+        return errors[-MAX_ERRORS:]
+
+    def redrive(self, entry: Entry) -> bool:
+        """Put a dead task back with all its attempts; False if it is not dead."""
+        store, name = self._store, entry.name
+        top = self.top(name)
+        if top is None or top.state != "dead" or not store.exists(entry.path):
+            return False
+        record = lease_record(
+            decode(name) or name,
+            generation=top.generation + 1,
+            attempt=0,
+            token=top.generation + 1,
+            nonce=nonce(),
+            ttl=self._limits.lease,
+            liveness="ttl",
+            machine=self._machine,
+            clock=self._clock,
+        )
+        record = released(record, attempt=0, delay=0, error=None, machine=self._machine, clock=self._clock)
+        slot = self._tree.slot(name, top.generation + 1)
+        staged = store.stage(lease_bytes(record))
+        try:
+            if not store.name(staged, slot):
+                return False
+        finally:
+            store.drop(staged)
+        if store.exists(self._tree.completed(name)):  # cancelled and swept since we looked
+            store.remove(slot)
+            return False
+        store.sync(slot)
+        store.remove(self._tree.failed(name))
+        newer = self.top(name)
+        if newer is not None and newer.state == "dead":  # died again meanwhile: that letter may be the one we removed
+            self._show_dead(name, newer.generation)
+        store.disk.touch(parent(entry.path))
+        return True
+
+    def _read_task(self, entry: Entry) -> bytes | None:
+        return self._store.read(entry.path, self._limits.max_file)
+
+
+def witness_of(
+    claim: Claim,
+    machine: Machine,
+    clock: Clock,
+    state: str = "done",
+    result: Any = None,
+    encoding: str = "json",
+) -> dict[str, Any]:
+    """Return the witness of a claim that is being completed."""
+    return {
+        "task_id": claim.task["id"] or claim.entry.name,
+        "state": state,
+        "worker_id": machine.worker_id,
+        "host": machine.host,
+        "attempt": claim.attempt,
+        "generation": claim.generation,
+        "token": claim.token,
+        "epoch": 0,
+        "created_at": claim.task.get("created_at"),
+        "claimed_at": claim.record["claimed_at"],
+        "completed_at": iso(clock.wall()),
+        "duration_s": round(clock.elapsed() - claim.claimed_at, 6),
+        "result": result,
+        "result_encoding": encoding,
+    }
+
+
+def read_task(raw: bytes, entry: Entry, limit: int) -> dict[str, Any]:
+    """Return a task from its file's bytes. Raises InvalidTask that names the file and the field."""
+    if len(raw) > limit:
+        raise InvalidTask(f"{entry.path}: the file has over {limit:,} bytes (the limit follows from max_payload)")
+    task = loads(raw, entry.path)
+    task_id = task.get("id")
+    if not isinstance(task_id, str):
+        raise InvalidTask(f"{entry.path}: field 'id' is missing or no text")
+    try:
+        right = encode(task_id) == entry.name
+    except InvalidTask as e:
+        raise InvalidTask(f"{entry.path}: field 'id': {e}") from None
+    if not right:
+        raise InvalidTask(f"{entry.path}: field 'id' is {task_id[:60]!r}, which belongs into another file")
+    if "payload" not in task:
+        raise InvalidTask(f"{entry.path}: field 'payload' is missing")
+    task.setdefault("encoding", "json")
+    decode_payload(task["payload"], task["encoding"], entry.path)
+    dumps(task, entry.path)  # NaN, or half a character: it could be run, but never be acked or buried
+    return task

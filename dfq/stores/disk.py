@@ -1,0 +1,204 @@
+"""A slot log's store on a disk: names that are created once, files that are written before they are named."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+from collections.abc import Callable
+from typing import TypeVar
+
+from dfq.ports import Disk
+from dfq.tree import parent
+
+T = TypeVar("T")
+
+
+class Hold:
+    """A lease that we created and keep open: the descriptor carries the lock that shows we live."""
+
+    __slots__ = ("_disk", "_fd")
+
+    def __init__(self, disk: Disk, fd: int) -> None:
+        self._disk = disk
+        self._fd: int | None = fd
+
+    @property
+    def fd(self) -> int | None:
+        return self._fd
+
+    def named(self) -> bool:
+        """Tell whether our lease still has its name."""
+        return self._fd is not None and self._disk.facts(self._fd).links > 0
+
+    def rewrite(self, data: bytes) -> None:
+        """Replace the content in place; never through the name, which may be another's by now."""
+        if self._fd is None:
+            raise OSError(errno.EBADF, "the lease is closed")
+        self._disk.write(self._fd, data)
+
+    def close(self) -> None:
+        fd, self._fd = self._fd, None
+        if fd is not None:
+            # Closing frees the descriptor whatever it reports, and nobody relies on the lease any more.
+            with contextlib.suppress(OSError):
+                self._disk.close(fd)
+
+
+class DiskStore:
+    """What the slot log needs of a disk. With durable=False no call waits for the device."""
+
+    def __init__(self, disk: Disk, *, durable: bool) -> None:
+        self.disk = disk
+        self.durable = durable
+        self._real: set[str] = set()  # directories that are no links
+        self._ready: set[str] = set()  # directories known to exist, and to be durable if that is asked
+
+    def exists(self, path: str) -> bool:
+        return self._reachable(path) and self.disk.exists(path)
+
+    def hold(self, path: str, data: bytes, *, locked: bool = True) -> Hold | None:
+        """Create a lease and lock it; None if the name is taken.
+
+        The name is ours from the first call on, so the lease may be seen empty for a moment.
+        """
+        try:
+            fd = self._making(path, self.disk.create)
+        except FileExistsError:
+            return None
+        try:
+            if locked:
+                self.disk.lock(fd)
+            self.disk.write(fd, data)
+        except BaseException:
+            self.disk.close(fd)
+            raise
+        return Hold(self.disk, fd)
+
+    def take_up(self, path: str) -> Hold | None:
+        """Open a lease that exists, to go on with it; None if it is gone."""
+        if not self._reachable(path):
+            return None
+        try:
+            return Hold(self.disk, self.disk.open(path, write=True))
+        except FileNotFoundError:
+            return None
+
+    def stage(self, data: bytes) -> int:
+        """Write content that has no name yet; it is durable before it gets one."""
+        fd = self.disk.unnamed()
+        try:
+            self.disk.write(fd, data)
+            if self.durable:
+                self.disk.fsync(fd)
+        except BaseException:
+            self.disk.close(fd)
+            raise
+        return fd
+
+    def name(self, staged: int, path: str) -> bool:
+        """Give staged content a name; False if the name is taken."""
+        try:
+            self._making(path, lambda p: self.disk.link(staged, p))
+        except FileExistsError:
+            return False
+        return True
+
+    def name_again(self, source: str, path: str) -> bool | None:
+        """Give a file a second name; False if it is taken, None if the source is gone."""
+        try:
+            self._making(path, lambda p: self.disk.link_path(source, p))
+        except FileExistsError:
+            return False
+        except FileNotFoundError:
+            return None
+        return True
+
+    def drop(self, staged: int) -> None:
+        """Let go of staged content; what has a name stays."""
+        self.disk.close(staged)
+
+    def read(self, path: str, limit: int) -> bytes | None:
+        """Return up to limit + 1 bytes of a file; None if it is gone, b"" if it is no regular file."""
+        if not self._reachable(path):
+            return None
+        try:
+            fd = self.disk.open(path)
+        except FileNotFoundError:
+            return None
+        except OSError as e:
+            if e.errno in (errno.ELOOP, errno.EISDIR, errno.ENXIO, errno.EACCES):
+                return b""
+            raise
+        try:
+            return self.disk.read(fd, limit + 1) if self.disk.facts(fd).regular else b""
+        finally:
+            self.disk.close(fd)
+
+    def lock_is_free(self, path: str) -> bool:
+        """Tell whether nobody holds the lock of a lease."""
+        try:
+            fd = self.disk.open(path)
+        except OSError:
+            return False
+        try:
+            return self.disk.try_lock(fd)
+        finally:
+            self.disk.close(fd)
+
+    def remove(self, path: str) -> bool:
+        return self._reachable(path) and self.disk.unlink(path)
+
+    def sync(self, path: str) -> None:
+        """Make a name durable: the directory that it is in."""
+        if self.durable:
+            self.disk.fsync_dir(parent(path))
+
+    def sync_content(self, path: str) -> None:
+        """Make a file durable that somebody else wrote."""
+        if self.durable:
+            try:
+                fd = self.disk.open(path)
+            except FileNotFoundError:
+                return
+            try:
+                self.disk.fsync(fd)
+            finally:
+                self.disk.close(fd)
+
+    def ready(self, directory: str) -> None:
+        """Make sure that a directory exists, and that a power cut will not take it away."""
+        if directory in self._ready:
+            return
+        if above := parent(directory):
+            self.ready(above)
+        if not self.disk.mkdir(directory):
+            self._reachable(f"{directory}/")
+        if self.durable:
+            self.disk.fsync_dir(above or ".")
+        self._ready.add(directory)
+
+    def _reachable(self, path: str) -> bool:
+        """Tell whether the directory of a path exists; raise if it is a link, whose target is not ours."""
+        directory = parent(path)
+        if directory in self._real or not directory:
+            return True
+        facts = self.disk.look(directory)
+        if facts is None:
+            return False
+        if not facts.directory:
+            raise OSError(errno.ENOTDIR, "a file or link stands where a folder belongs", directory)
+        self._real.add(directory)
+        return True
+
+    def _making(self, path: str, create: Callable[[str], T]) -> T:
+        """Create a name, and its directory if that is missing or was removed meanwhile."""
+        directory = parent(path)
+        self.ready(directory)
+        try:
+            return create(path)
+        except FileNotFoundError:
+            self._ready.discard(directory)
+            if self.disk.exists(directory):
+                raise
+            self.ready(directory)
+            return create(path)

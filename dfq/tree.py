@@ -1,0 +1,101 @@
+"""Where each file of a queue lies. Every path is built here (ADR 012)."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+from typing import NamedTuple
+
+from dfq.names import is_name, shard_of, shard_width
+
+FRONTIER, LEASES, COMPLETED, FAILED, SCHEDULED, RETIRED = (
+    "frontier",
+    "active-leases",
+    "completed",
+    "failed",
+    "scheduled",
+    "retired",
+)
+PAUSED = "paused"
+META = "queue.json"
+
+_SLOT_FILE = re.compile(r"(?P<name>[^~]+)(?:~(?P<generation>[1-9][0-9]{0,5}))?\.lease").fullmatch
+_LANE = re.compile(r"[0-9]").fullmatch
+_BUCKET = "%Y%m%dT%H%M%SZ"
+
+
+class Entry(NamedTuple):
+    """A task file that was found: its name and where it lies."""
+
+    name: str
+    path: str
+    lane: int
+
+
+class Tree:
+    """The paths of a queue with so many shards."""
+
+    def __init__(self, shards: int) -> None:
+        self.shards = shards
+        self._shard = re.compile(rf"[0-9a-f]{{{shard_width(shards)}}}").fullmatch
+
+    def shard(self, name: str) -> str:
+        return shard_of(name, self.shards)
+
+    def entry(self, name: str, lane: int) -> Entry:
+        return Entry(name, f"{FRONTIER}/{lane}/{self.shard(name)}/{name}.json", lane)
+
+    def slot(self, name: str, generation: int) -> str:
+        mark = "" if generation == 1 else f"~{generation}"
+        return f"{LEASES}/{self.shard(name)}/{name}{mark}.lease"
+
+    def completed(self, name: str) -> str:
+        return f"{COMPLETED}/{self.shard(name)}/{name}.json"
+
+    def failed(self, name: str) -> str:
+        return f"{FAILED}/{self.shard(name)}/{name}.json"
+
+    def retired(self, name: str) -> str:
+        return f"{RETIRED}/{self.shard(name)}/{name}.json"
+
+    def scheduled(self, name: str, due: float) -> str:
+        return f"{SCHEDULED}/{datetime.fromtimestamp(due, UTC).strftime(_BUCKET)}/{name}.json"
+
+    def is_shard(self, folder: str) -> bool:
+        return self._shard(folder) is not None
+
+
+def task_name(filename: str) -> str | None:
+    """Return the name of a task from the name of its file; None if it is no task's."""
+    if filename.endswith(".json") and not filename.startswith("."):
+        name = filename[:-5]
+        if is_name(name):
+            return name
+    return None
+
+
+def slot_name(filename: str) -> tuple[str, int] | None:
+    """Return (name, generation) from the name of a lease file; None if it is not one."""
+    found = _SLOT_FILE(filename)
+    if found is None or not is_name(found["name"]):
+        return None
+    generation = int(found["generation"] or 1)
+    return (found["name"], generation) if found["generation"] != "1" else None
+
+
+def is_lane(folder: str) -> bool:
+    """Tell whether this is the name of a lane."""
+    return _LANE(folder) is not None
+
+
+def bucket_due(folder: str) -> float | None:
+    """Return when a folder of scheduled tasks is due; None if it is no such folder."""
+    try:
+        return datetime.strptime(folder, _BUCKET).replace(tzinfo=UTC).timestamp()
+    except ValueError:
+        return None
+
+
+def parent(path: str) -> str:
+    """Return the directory of a path."""
+    return path.rpartition("/")[0]

@@ -1,0 +1,186 @@
+"""What looking and acting promise: counts, tasks, get, cancel, purge."""
+
+from __future__ import annotations
+
+import pytest
+from backends import Queues, claim, needs
+
+import dfq
+from dfq.queue import STATES
+
+
+def one_in_each_state(queues: Queues) -> tuple[dfq.QueueManager, list[dfq.Task]]:
+    q = queues.open(max_attempts=1)
+    held = []
+    for state in ("completed", "failed", "leased"):
+        q.push({"is": state}, id=state)
+        held.append(claim(q))
+    q.ack(held[0], result={"ok": 1})
+    q.nack(held[1], error="no")
+    q.push({"is": "pending"}, id="pending")
+    q.push({"is": "scheduled"}, id="scheduled", delay=60)
+    return q, held[2:]
+
+
+@needs("exact_counts", "delays")
+def test_counts_know_every_state(queues: Queues) -> None:
+    q, held = one_in_each_state(queues)
+    assert q.counts() == dfq.Counts(pending=1, leased=1, scheduled=1, completed=1, failed=1)
+    assert queues.open().counts() == q.counts()
+    assert held
+
+
+def test_a_new_queue_counts_nothing(queues: Queues) -> None:
+    q = queues.open()
+    assert q.counts() == dfq.Counts()
+    assert list(q.tasks()) == []
+
+
+@needs("listing", "delays")
+def test_tasks_lists_each_state(queues: Queues) -> None:
+    q, held = one_in_each_state(queues)
+    for state in STATES:
+        [info] = q.tasks(state)
+        assert (info.id, info.state) == (state, state)
+        assert info == q.get(state) or state == "leased"
+        if state != "completed":
+            assert info.payload == {"is": state}
+            assert info.priority == 5
+    assert sorted(info.id for info in q.tasks()) == sorted(STATES)
+    leased = q.get("leased")
+    assert leased.attempt == 1
+    assert leased.token == held[0].token
+    assert leased.worker_id
+    assert leased.claimed_at is not None
+    assert q.get("scheduled").due_at is not None
+    assert q.get("completed").result == {"ok": 1}
+    assert q.get("failed").error == "no"
+
+
+@needs("listing")
+def test_tasks_lists_no_more_than_asked(queues: Queues) -> None:
+    q = queues.open()
+    q.push_many({"n": n} for n in range(10))
+    assert len(list(q.tasks("pending", limit=3))) == 3
+    assert len(list(q.tasks(limit=3))) == 3
+    assert len(list(q.tasks("pending", limit=100))) == 10
+    assert list(q.tasks("pending", limit=0)) == []
+
+
+@needs("listing")
+def test_a_wrong_state_or_limit_is_refused(queues: Queues) -> None:
+    q = queues.open()
+    with pytest.raises(dfq.ConfigError, match="pending, leased, scheduled, completed, failed"):
+        list(q.tasks("done"))  # type: ignore[arg-type]
+    for limit in (-1, 1.5, True, "3"):
+        with pytest.raises(dfq.ConfigError, match="limit"):
+            list(q.tasks(limit=limit))  # type: ignore[arg-type]
+
+
+@needs("listing")
+def test_looking_gives_no_right_and_takes_none(queues: Queues) -> None:
+    q = queues.open()
+    q.push({}, id="t")
+    q.get("t")
+    list(q.tasks())
+    task = claim(q)
+    q.get("t")
+    list(q.tasks())
+    assert not task.lost
+    q.ack(task)
+
+
+@needs("listing")
+def test_a_task_that_is_not_there_is_not_found(queues: Queues) -> None:
+    q = queues.open()
+    q.push({}, id="a")
+    for missing in ("b", "a/b", "../a", "x" * 4000):
+        with pytest.raises(dfq.TaskNotFound):
+            q.get(missing)
+
+
+def test_a_cancelled_task_is_not_handed_out_and_not_counted(queues: Queues) -> None:
+    q = queues.open()
+    q.push_many([{"n": 1}])
+    q.push({"n": 2}, id="t")
+    assert q.cancel("t") == ["t"]
+    assert q.counts() == dfq.Counts(pending=1)
+    assert len(q.poll(batch_size=10)) == 1
+    assert list(q.tasks("completed")) == []
+    assert q.get("t").cancelled
+
+
+def test_the_id_of_a_cancelled_task_stays_taken_for_a_while(queues: Queues) -> None:
+    q = queues.open()
+    q.push({}, id="t")
+    q.cancel("t")
+    with pytest.raises(dfq.TaskExists):
+        q.push({}, id="t")
+    with pytest.raises(dfq.TaskExists if queues.can.rerun else (dfq.TaskExists, dfq.Unsupported)):
+        q.push({}, id="t", if_exists="rerun")
+    assert q.push({}, id="t", if_exists="skip") == "t"
+    assert q.poll() == []
+
+
+def test_a_task_cancelled_under_its_worker_is_lost(queues: Queues) -> None:
+    q, other = queues.open(), queues.open()
+    q.push({}, id="t")
+    task = claim(q)
+    assert other.cancel(["t"]) == ["t"]
+    with pytest.raises(dfq.LeaseLost):
+        q.heartbeat(task)
+    assert task.lost
+    with pytest.raises(dfq.LeaseLost):
+        q.nack(task)
+    with pytest.raises(dfq.LeaseLost):
+        q.ack(task, result=1)
+    assert q.counts() == dfq.Counts()
+    assert q.poll() == []
+
+
+def test_an_ack_alone_finds_out_that_the_task_was_cancelled(queues: Queues) -> None:
+    q = queues.open()
+    q.push({}, id="t")
+    task = claim(q)
+    q.cancel("t")
+    with pytest.raises(dfq.LeaseLost):
+        q.ack(task, result=1)
+    assert task.lost
+    assert q.get("t").cancelled
+    assert q.get("t").result is None
+
+
+@needs("delays", "dead_letters")
+def test_scheduled_and_failed_tasks_can_be_cancelled(queues: Queues) -> None:
+    q, held = one_in_each_state(queues)
+    assert sorted(q.cancel(["scheduled", "failed"])) == ["failed", "scheduled"]
+    assert q.counts() == dfq.Counts(pending=1, leased=1, completed=1)
+    with pytest.raises(dfq.TaskNotFound):
+        q.retry("failed")
+    q.ack_many(held)
+
+
+def test_what_is_over_or_unknown_cannot_be_cancelled(queues: Queues) -> None:
+    q = queues.open()
+    q.push({}, id="t")
+    with pytest.raises(dfq.TaskNotFound):
+        q.cancel("nobody")
+    q.ack(claim(q), result=1)
+    with pytest.raises(dfq.TaskNotFound):
+        q.cancel("t")
+    assert q.get("t").result == 1
+    assert q.cancel([]) == []
+
+
+@needs("delays")
+def test_purge_cancels_all_that_is_not_completed(queues: Queues) -> None:
+    q, [held] = one_in_each_state(queues)
+    assert q.purge() == 4
+    assert q.counts() == dfq.Counts(completed=1)
+    with pytest.raises(dfq.LeaseLost):
+        q.ack(held)
+    assert q.poll() == []
+    assert q.purge() == 0
+    assert q.get("completed").result == {"ok": 1}
+    q.push({}, id="new")
+    assert claim(q).id == "new"
