@@ -1,0 +1,179 @@
+"""What simulated processes do: scripts of operations over the production SlotLog."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+from unittest.mock import patch
+
+from checkers import Checker
+from simdisk import Platter, SimClock, SimDisk, Step
+
+from dfq.config import Settings
+from dfq.errors import LeaseLost, TaskExists
+from dfq.housekeeping import Housekeeping
+from dfq.intake import Intake
+from dfq.lease import Slot
+from dfq.ports import Machine
+from dfq.providers.filesystem import FilesystemQueue
+from dfq.slotlog import Blocked, Claim, Limits, SlotLog, witness_of
+from dfq.staleness import Judge
+from dfq.stores.disk import DiskStore
+from dfq.tree import FRONTIER, Tree
+
+TASK = "t"
+LANE = 5
+TTL = 60.0
+
+
+class Impatient(Judge):
+    """Finds every lease stale, so that each holder may be a zombie at any moment."""
+
+    def held_until(self, slot: Slot, path: str) -> float | None:
+        return None
+
+    def due_at(self, slot: Slot) -> float | None:
+        return None
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """A few processes at one task. `before` runs alone; `scripts` run against each other.
+
+    A script is words: push, claim, beat, ack, nack, give (back, not counted), cancel, redrive.
+    """
+
+    name: str
+    scripts: tuple[str, ...]
+    before: str = "push"
+    max_attempts: int = 3
+    durable: bool = False
+    log: Any = SlotLog
+    store: type[DiskStore] = DiskStore
+    intake: type[Intake] = Intake
+    judge: type[Judge] = Impatient
+
+
+class Worker:
+    """A process with a queue of its own over the shared disk."""
+
+    def __init__(
+        self, scenario: Scenario, name: str, platter: Platter, clock: SimClock, checker: Checker, step: Step, seen: Any
+    ) -> None:
+        self.name = name
+        self.clock = clock
+        self.checker = checker
+        self.scenario = scenario
+        self.held: Claim | None = None
+        self.counts = 0  # for nonces
+        self.disk = SimDisk(platter, name, step, seen)
+        self.store = scenario.store(self.disk, durable=scenario.durable)
+        self.tree = Tree(1)
+        self.entry = self.tree.entry(TASK, LANE)
+        self.machine = Machine("pi", "boot", 1, name)
+        judge = scenario.judge(self.store, clock, self.machine, lease=TTL, heartbeat_timeout=None)
+        limits = Limits(TTL, scenario.max_attempts, 1 << 20)
+        self.log = scenario.log(self.store, self.tree, judge, clock, self.machine, limits)
+
+    def run(self, script: str) -> None:
+        """Do one word after the other; a worker that lost its task goes on with the next word."""
+        for word in script.split():
+            try:
+                getattr(self, word)()
+            except LeaseLost:
+                self.held = None
+
+    def push(self) -> None:
+        durability = "full" if self.scenario.durable else "fast"
+        queue = FilesystemQueue(
+            "q",
+            Settings(durability=durability, shards=1),
+            self.disk,
+            clock=self.clock,
+            machine=self.machine,
+        )
+        queue._store.__class__, queue._intake.__class__ = self.scenario.store, self.scenario.intake
+        try:
+            queue.push({"n": 1}, id=TASK, priority=LANE)
+        except TaskExists:
+            return
+        self.checker.pushed(TASK)
+
+    def claim(self) -> None:
+        got = self.log.claim(self.entry, ttl=TTL)
+        self.held = got if isinstance(got, Claim) else None
+        if self.held is not None:
+            self.checker.claimed(self.name, TASK, self.held.generation)
+
+    def beat(self) -> None:
+        if self.held is not None:
+            self.log.heartbeat(self.held)
+
+    def ack(self) -> None:
+        claim, self.held = self.held, None
+        if claim is not None:
+            self.log.complete(claim, witness_of(claim, self.machine, self.clock, result=self.name))
+            self.checker.acked(self.name, TASK, claim.generation, claim.nonce)
+
+    def nack(self) -> None:
+        claim, self.held = self.held, None
+        if claim is not None:
+            self.log.release(claim, error="no", delay=0, count=True)
+
+    def give(self) -> None:
+        claim, self.held = self.held, None
+        if claim is not None:
+            self.log.release(claim, error=None, delay=0, count=False)
+
+    def redrive(self) -> None:
+        self.log.redrive(self.entry)
+
+    def cancel(self) -> None:
+        # As the queue does: only what was found is cancelled.
+        if self.disk.exists(self.entry.path) and self.log.cancel(self.entry):
+            self.checker.cancelled(self.name, TASK)
+
+    def repair(self) -> None:
+        """Be the fresh worker that comes last: complete what can be completed."""
+        for _ in range(30):
+            if not self.disk.exists(self.entry.path):
+                break
+            got = self.log.claim(self.entry, ttl=TTL)
+            if isinstance(got, Claim):
+                self.held = got
+                self.checker.claimed(self.name, TASK, got.generation)
+                self.run("ack")
+            elif isinstance(got, Blocked):
+                if got.dead:
+                    break
+                self.clock.advance(2 * TTL)
+        else:
+            self.checker.failure(self.name, RuntimeError(f"the task is stuck in {FRONTIER}"))
+
+    def tidy(self) -> None:
+        """Clear up what crashes left."""
+        if hasattr(self.log, "sweep_slots"):  # ADR 010 has nothing of the kind
+            Housekeeping(self.store, self.tree, self.log, self.clock, keep=3600.0).tidy()
+
+
+_current: list[Worker] = []
+
+
+def set_actor(worker: Worker) -> None:
+    """Let nonces be this worker's from now on."""
+    _current[:] = [worker]
+
+
+def counted_nonce() -> str:
+    worker = _current[-1]
+    worker.counts += 1
+    return f"{worker.name}.{worker.counts}"
+
+
+@contextmanager
+def deterministic() -> Iterator[None]:
+    """Take chance out of the code under test: nonces are counted per process."""
+    with patch("dfq.slotlog.nonce", counted_nonce), patch("dfq.intake.nonce", counted_nonce):
+        yield
