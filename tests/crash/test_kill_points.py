@@ -1,0 +1,286 @@
+"""A process may end, or the disk refuse, at any call of any operation: nothing is lost, nothing is done twice."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import shutil
+import signal
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from crash_kit import (
+    OPEN_STATES,
+    WRITING,
+    WatchedDisk,
+    assert_over,
+    die,
+    files,
+    forked,
+    open_descriptors,
+    open_on,
+    open_plain,
+    reap,
+    witnesses,
+    work_off,
+)
+
+import dfq
+from dfq import staleness
+from dfq.providers.filesystem import FilesystemQueue
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+
+Queue = FilesystemQueue
+
+
+@dataclass(frozen=True)
+class Operation:
+    """Something to be interrupted: `before` sets the scene undisturbed, `act` is what happens at risk."""
+
+    name: str
+    act: Callable[[Queue, Any], Any]
+    before: Callable[[Queue], Any] = lambda q: None
+    settings: dict[str, Any] = field(default_factory=dict)
+    pushes: bool = False  # it brings the task in, so before it there is none
+    moves: bool = False  # half-way the task may be seen in two places
+
+
+def push(q: Queue) -> None:
+    q.push({"n": 1}, id="t")
+
+
+def claimed(q: Queue) -> dfq.Task:
+    push(q)
+    return q.poll()[0]
+
+
+def dead(q: Queue) -> None:
+    q.nack(claimed(q), error="no use")
+    assert q.counts().failed == 1
+
+
+def due(q: Queue) -> None:
+    q.push({"n": 1}, id="t", delay=0.02)
+    time.sleep(0.03)
+
+
+def of_a_dead_worker(q: Queue) -> None:
+    push(q)
+    assert reap(forked(lambda: (open_plain(Path(q.where)).poll(), die())[1])) == -signal.SIGKILL
+
+
+def done_but_not_swept(q: Queue) -> None:
+    """A worker died right after its completion had happened: the DONE slot is all that there is of it."""
+    push(q)
+    folder = Path(q.where)
+
+    def half_an_ack() -> None:
+        def before(_: int, name: str, args: tuple[Any, ...]) -> None:
+            if name == "link" and args[1].startswith("completed/"):
+                die()
+
+        disk = WatchedDisk(folder, before)
+        worker = open_on(disk, folder)
+        (task,) = worker.poll()
+        disk.armed = True
+        worker.ack(task, result="first")
+
+    assert reap(forked(half_an_ack)) == -signal.SIGKILL
+
+
+def leased_elsewhere(q: Queue) -> Queue:
+    """Somebody alive holds the task; the holder is returned so that it stays alive."""
+    push(q)
+    holder = open_plain(Path(q.where))
+    holder.held = holder.poll()  # type: ignore[attr-defined]
+    return holder
+
+
+OPERATIONS = [
+    Operation("push", lambda q, _: push(q), pushes=True),
+    Operation("schedule", lambda q, _: q.push({"n": 1}, id="t", delay=0.02), pushes=True),
+    Operation("promote", lambda q, _: q.poll(), due, moves=True),
+    Operation("claim", lambda q, _: q.poll(), push),
+    Operation("heartbeat", lambda q, task: q.heartbeat(task), claimed),
+    Operation("ack", lambda q, task: q.ack(task, result="first"), claimed),
+    Operation("nack", lambda q, task: q.nack(task, error="again"), claimed),
+    Operation("bury", lambda q, task: q.nack(task, error="no use"), claimed, {"max_attempts": 1}),
+    Operation("bury-of-dead-worker", lambda q, _: q.poll(), of_a_dead_worker, {"max_attempts": 1}),
+    Operation("takeover", lambda q, _: q.poll(), of_a_dead_worker),
+    Operation("finish", lambda q, _: q.poll(), done_but_not_swept),
+    Operation("retry", lambda q, _: q.retry("t"), dead, {"max_attempts": 1}),
+    Operation("cancel", lambda q, _: q.cancel("t"), push),
+    Operation("cancel-leased", lambda q, _: q.cancel("t"), leased_elsewhere),
+    Operation("cancel-dead", lambda q, _: q.cancel("t"), dead, {"max_attempts": 1}),
+]
+
+
+@pytest.fixture(params=OPERATIONS, ids=lambda o: o.name)
+def operation(request: pytest.FixtureRequest) -> Operation:
+    return request.param
+
+
+@pytest.fixture(params=["full", "fast"])
+def durability(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+@pytest.fixture
+def folders() -> Iterator[Path]:
+    """A place in memory where there is one: thousands of flushes of a real device prove nothing more here."""
+    memory = Path("/dev/shm")
+    with tempfile.TemporaryDirectory(dir=memory if os.access(memory, os.W_OK) else None) as folder:
+        yield Path(folder)
+
+
+@pytest.fixture(autouse=True)
+def _short_grace(monkeypatch: pytest.MonkeyPatch) -> None:
+    # An empty lease counts as held for a second. Dozens of kill points leave one; a twentieth will do.
+    monkeypatch.setattr(staleness, "TORN_GRACE", 0.05)
+
+
+def calls_of(operation: Operation, folder: Path, durability: str) -> list[str]:
+    """Run an operation to its end, and tell which calls it makes."""
+    disk = WatchedDisk(folder)
+    with open_on(disk, folder, durability=durability, **operation.settings) as queue:
+        scene = operation.before(queue)
+        disk.armed = True
+        operation.act(queue, scene)
+        disk.armed = False
+        if isinstance(scene, FilesystemQueue):
+            scene.close()
+    shutil.rmtree(folder)
+    return disk.calls
+
+
+def test_a_process_may_be_killed_before_any_call(operation: Operation, durability: str, folders: Path) -> None:
+    settings = {"durability": durability, **operation.settings}
+    k, returned = 0, False
+    while not returned:
+        k += 1
+        folder, ended, log = folders / f"q{k}", folders / "returned", folders / "calls"
+
+        def victim(folder: Path = folder, ended: Path = ended, log: Path = log, k: int = k) -> None:
+            def before(n: int, _name: str, _args: tuple[Any, ...]) -> None:
+                if n == k:
+                    log.write_text(" ".join(disk.calls[-3:]))
+                    die()
+
+            disk = WatchedDisk(folder, before)
+            queue = open_on(disk, folder, **settings)
+            scene = operation.before(queue)
+            disk.armed = True
+            operation.act(queue, scene)
+            ended.touch()
+            die()
+
+        assert reap(forked(victim)) == -signal.SIGKILL
+        returned = ended.exists()
+        where = "killed after it had returned" if returned else f"killed before call {k} (… {log.read_text()})"
+        check_what_is_left(operation, folder, settings, where, returned=returned)
+        shutil.rmtree(folder)
+    assert k > 3, "it hardly touched the disk: this proves nothing"
+
+
+def check_what_is_left(
+    operation: Operation, folder: Path, settings: dict[str, Any], where: str, *, returned: bool
+) -> None:
+    with open_plain(folder, **settings) as fresh:
+        counts = fresh.counts()
+        total = counts.pending + counts.leased + counts.scheduled + counts.completed + counts.failed
+        seen = list(fresh.tasks())
+        gone = fresh.counts() == dfq.Counts() and "cancel" in operation.name
+        assert {info.id for info in seen} <= {"t"}, where
+        if operation.pushes and not returned:
+            assert total <= 1, where
+            with contextlib.suppress(dfq.TaskExists):
+                fresh.push({"n": 1}, id="t")  # what a caller that was never answered does
+        elif not gone:
+            assert total == 1 or (operation.moves and total == 2), where
+            assert fresh.get("t").id == "t", where
+    ran = work_off(folder, **settings)
+    try:
+        assert_over(folder, "t")
+    except AssertionError as e:
+        raise AssertionError(f"{where}: {e}") from None
+    witness = witnesses(folder)["t"]
+    settled = witness["state"] == "cancelled" or witness["result"] == "first"
+    assert len(ran) == (0 if settled else 1), f"{where}: ran {ran} and has {witness}"
+    if returned and operation.name in ("ack", "finish", "cancel", "cancel-leased", "cancel-dead"):
+        assert settled, f"{where}: what had returned was undone"
+    assert bool(files(folder, "retired")) == (witness["state"] == "cancelled"), where
+
+
+@pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC], ids=["EIO", "ENOSPC"])
+def test_the_disk_may_refuse_any_call(operation: Operation, durability: str, code: int, folders: Path) -> None:
+    calls = calls_of(operation, folders / "count", durability)
+    settings = {"durability": durability, **operation.settings}
+    for k, name in enumerate(calls, 1):
+        if code == errno.ENOSPC and name not in WRITING:
+            continue
+        folder = folders / f"q{k}"
+        where = f"{errno.errorcode[code]} at call {k} of {len(calls)} ({', '.join(calls[max(0, k - 3) : k])})"
+        before = open_descriptors()
+        _refuse_one_call(operation, folder, settings, code, k, where)
+        left = open_descriptors()
+        assert (left if left == before else open_descriptors(collect=True)) == before, f"{where}: a descriptor leaks"
+        work_off(folder, **settings)
+        try:
+            assert_over(folder, "t", "other")
+        except AssertionError as e:
+            raise AssertionError(f"{where}: {e}") from None
+        shutil.rmtree(folder)
+
+
+def _refuse_one_call(
+    operation: Operation, folder: Path, settings: dict[str, Any], code: int, k: int, where: str
+) -> None:
+    def refuse(n: int, _name: str, _args: tuple[Any, ...]) -> None:
+        if n == k:
+            raise OSError(code, os.strerror(code))
+
+    disk = WatchedDisk(folder, refuse)
+    with open_on(disk, folder, **settings) as queue:
+        scene = operation.before(queue)
+        disk.armed = True
+        complaint = ""
+        got: Any = None
+        try:
+            got = operation.act(queue, scene)
+        except dfq.QueueUnavailable as e:
+            complaint = str(e)
+        disk.armed = False
+        failed = complaint != ""
+        assert not failed or os.strerror(code) in complaint, where
+        assert not failed or str(folder) in complaint, f"{where}: {complaint!r} does not say where"
+        # The same queue object goes on: with this task, and with others.
+        if failed and operation.name in ("ack", "nack", "bury", "heartbeat"):
+            try:
+                operation.act(queue, scene)
+            except dfq.LeaseLost:
+                assert operation.name in ("nack", "bury"), f"{where}: the lease was still ours"
+        if failed and operation.name.startswith("cancel"):
+            with contextlib.suppress(dfq.TaskNotFound):
+                queue.cancel("t")
+            assert queue.get("t").cancelled, where
+        if failed and operation.pushes:
+            queue.push({"n": 1}, id="t", if_exists="skip")
+        queue.push({"n": 2}, id="other")
+        for task in got if isinstance(got, list) and operation.name not in ("retry",) else []:
+            if isinstance(task, dfq.Task):
+                queue.ack(task)
+        end = time.monotonic() + 5
+        while queue.get("other").state != "completed":
+            assert time.monotonic() < end, f"{where}: the rest of the queue stands still: {files(folder, *OPEN_STATES)}"
+            for task in queue.poll(10, wait=0.05):
+                queue.ack(task)
+        if isinstance(scene, FilesystemQueue):
+            scene.close()
+            del scene.held  # type: ignore[attr-defined]
