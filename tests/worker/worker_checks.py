@@ -1,0 +1,99 @@
+"""Checks on who survives whom: run on the real sources, and on mutants that must turn them red."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+from worker_kit import Lab, alive, eventually, template_of
+
+HOLD = ["sh", "-c", 'echo $$ > "$0/.x"; mv "$0/.x" "$0/child"; exec sleep 300']
+
+
+def gone(*pids: int) -> None:
+    for pid in pids:
+        eventually(lambda pid=pid: not alive(pid), 5, f"process {pid} ends")
+
+
+def is_finished_by_another_worker(lab: Lab) -> None:
+    begun = time.monotonic()
+    report = lab.report(lab.start("family", drain=True))
+    assert report["done"] == 1
+    assert lab.state() == "completed"
+    assert time.monotonic() - begun < 10  # not by waiting for a lease of 900 s to run out
+
+
+def check_killed_supervisor(lab: Lab) -> None:
+    lab.push()
+    supervisor = lab.start("family")
+    child, near, far, template = lab.noted("child"), lab.noted("near"), lab.noted("far"), template_of(supervisor)
+    supervisor.kill()
+    gone(child, near, far, template)
+    is_finished_by_another_worker(lab)
+
+
+def check_killed_supervisor_of_a_command(lab: Lab) -> None:
+    lab.push()
+    supervisor = lab.start(command=[*HOLD, str(lab.notes)])
+    command = lab.noted("child")
+    supervisor.kill()
+    gone(command)
+    is_finished_by_another_worker(lab)
+
+
+def check_killed_template(lab: Lab) -> None:
+    lab.push()
+    supervisor = lab.start("family", drain=True)
+    child, near, far = lab.noted("child"), lab.noted("near"), lab.noted("far")
+    os.kill(template_of(supervisor), signal.SIGKILL)
+    gone(child, near, far)
+    assert lab.report(supervisor) == {"done": 1, "failed": 1, "released": 0, "lost": 0}
+
+
+def check_killed_child(lab: Lab) -> None:
+    lab.push()
+    supervisor = lab.start("family", drain=True)
+    child, near, far = lab.noted("child"), lab.noted("near"), lab.noted("far")
+    os.kill(child, signal.SIGKILL)
+    gone(near, far)
+    assert lab.report(supervisor) == {"done": 1, "failed": 1, "released": 0, "lost": 0}
+
+
+def check_time_out(lab: Lab) -> None:
+    lab.push()
+    supervisor = lab.start("family", drain=True, timeout=1.0)
+    child, near, far = lab.noted("child"), lab.noted("near"), lab.noted("far")
+    gone(child, near, far)
+    assert lab.report(supervisor) == {"done": 1, "failed": 1, "released": 0, "lost": 0}
+
+
+def check_no_takeover_while_the_child_runs(lab: Lab) -> None:
+    """The supervisor dies and the guardian is asleep: the child runs on, so nobody else may start the task."""
+    lab.push()
+    supervisor = lab.start("wait_for_go")
+    child, template = lab.noted("child"), template_of(supervisor)
+    os.kill(template, signal.SIGSTOP)
+    try:
+        supervisor.kill()
+        supervisor.wait()
+        with lab.queue() as queue:
+            assert alive(child)
+            assert queue.poll(wait=1.5) == [], "taken over"
+    finally:
+        os.kill(template, signal.SIGCONT)
+    gone(child)
+    with lab.queue() as queue:
+        assert [task.id for task in queue.poll(wait=5)] == ["a"]
+
+
+def check_killed_supervisor_and_template(lab: Lab) -> None:
+    """With nobody left to guard, the kernel ends the child and the command."""
+    lab.push()
+    supervisor = lab.start(command=[*HOLD, str(lab.notes)])
+    command, template = lab.noted("child"), template_of(supervisor)
+    os.kill(template, signal.SIGSTOP)
+    supervisor.kill()
+    os.kill(template, signal.SIGKILL)
+    gone(command)
+    is_finished_by_another_worker(lab)
