@@ -1,0 +1,107 @@
+"""dfq work: run workers on a queue."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import shlex
+import sys
+
+import click
+
+from dfq.cli.options import json_option, open_here, queue_options, settings_here
+from dfq.cli.output import nothing, print_json, say
+
+
+@click.command(short_help="Run workers.")
+@click.argument("handler", metavar="[PKG.MOD:FUNCTION]", required=False)
+@click.option("--exec", "command", metavar="CMD", help="A command to run for each task, without a shell.")
+@click.option("--workers", type=click.IntRange(1, 1000), default=1, help="Tasks at a time.  [default: 1]")
+@click.option(
+    "--lease", type=click.FloatRange(min=0, min_open=True), help="Seconds of a lease.  [default: the queue's]"
+)
+@click.option("--timeout", type=click.FloatRange(min=0, min_open=True), help="Seconds that one task may take.")
+@click.option("--max-tasks", type=click.IntRange(min=1), help="Replace a process after so many tasks.")
+@click.option(
+    "--max-rss",
+    type=click.FloatRange(min=1),
+    metavar="MB",
+    help="Replace a process that has grown over this, after its task.",
+)
+@click.option("--drain", is_flag=True, help="End when the queue is empty.")
+@click.option("--once", is_flag=True, help="Do one task, without waiting for it, and end.")
+@click.option("--log-format", type=click.Choice(["text", "json"]), default="text", help="[default: text]")
+@queue_options
+@json_option
+def work(
+    handler: str | None,
+    command: str | None,
+    workers: int,
+    lease: float | None,
+    timeout: float | None,
+    max_tasks: int | None,
+    max_rss: float | None,
+    drain: bool,
+    once: bool,
+    log_format: str,
+    as_json: bool,
+) -> None:
+    """Run workers: a Python function (PKG.MOD:FUNCTION, called with the task) or a command (--exec).
+
+    A command gets the payload on stdin and DFQ_TASK_ID, DFQ_TASK_TOKEN and DFQ_TASK_ATTEMPT in its
+    environment. Exit 0 completes the task with stdout as its result, exit 75 gives it back without
+    counting the attempt, anything else fails the attempt with the end of stderr as the error.
+
+    SIGTERM: no new tasks, running ones finish or are given back.
+    """
+    if (handler is None) == (command is None):
+        raise click.UsageError("name a function as PKG.MOD:FUNCTION, or a command with --exec 'CMD'")
+    argv = _split(command) if command is not None else None
+    if handler is not None and not all(handler.partition(":")):
+        raise click.UsageError(f"{handler!r} is not of the form PKG.MOD:FUNCTION; for a command, say --exec")
+
+    from dfq.worker import Worker, WorkOptions
+
+    # As `python -m` does: a handler next to where one stands can be named without installing it.
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    options = WorkOptions(
+        workers=workers,
+        lease=lease,
+        timeout=timeout,
+        max_tasks=max_tasks,
+        max_rss=max_rss,
+        drain=drain,
+        once=once,
+        log_format=log_format,
+    )
+    with open_here(create=True) as queue:
+        settings = settings_here()
+        report = Worker(
+            queue,
+            command=argv,
+            handler=handler,
+            options=options,
+            backoff=settings.backoff,
+            max_output=settings.max_payload,
+        ).run()
+    totals = dataclasses.asdict(report)
+    if as_json:
+        print_json(totals)
+    else:
+        say(", ".join(f"{count} {name}" for name, count in totals.items()))
+    if once:
+        if not any(totals.values()):
+            nothing("no task to work on")
+        if report.failed or report.lost:
+            raise click.exceptions.Exit(1)
+
+
+def _split(command: str) -> list[str]:
+    try:
+        argv = shlex.split(command)
+    except ValueError as e:
+        raise click.UsageError(f"--exec {command!r}: {e}") from None
+    if not argv:
+        raise click.UsageError("--exec: an empty command")
+    return argv

@@ -1,0 +1,135 @@
+"""dfq work, and dfq demo."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from cli_kit import Run, environment
+
+PY = shlex.quote(sys.executable)
+
+
+def test_an_exec_worker_gets_the_payload_and_its_stdout_is_the_result(dfq: Run) -> None:
+    dfq("push", '{"n": 20}', "--id", "a/1")
+    code = (
+        "import sys, os, json; n = json.load(sys.stdin)['n'];"
+        "print(json.dumps([n, *(os.environ['DFQ_TASK_' + k] for k in ('ID', 'TOKEN', 'ATTEMPT'))]))"
+    )
+    ran = dfq("work", "--once", "--exec", f"{PY} -c {shlex.quote(code)}", "--json")
+    assert ran.status == 0, ran.err
+    assert ran.object == {"done": 1, "failed": 0, "released": 0, "lost": 0}
+    result = dfq("show", "a/1", "--json").object["result"]
+    assert (json.loads(result) if isinstance(result, str) else result) == [20, "a/1", "1", "1"]
+
+
+def test_once_on_an_empty_queue_has_nothing_to_do(dfq: Run) -> None:
+    ran = dfq("work", "--once", "--exec", "true")
+    assert (ran.status, ran.out) == (3, "")
+
+
+def test_a_failing_command_fails_the_attempt_with_its_stderr(dfq: Run) -> None:
+    dfq("push", "x", "--id", "a")
+    ran = dfq("work", "--once", "--exec", "sh -c 'echo went wrong >&2; exit 4'")
+    assert ran.status == 1
+    told = dfq("show", "a", "--json").object
+    assert "went wrong" in told["error"]
+    assert told["attempt"] == 1
+
+
+def test_exit_75_gives_the_task_back_without_counting(dfq: Run) -> None:
+    dfq("push", "x", "--id", "a")
+    assert dfq("work", "--once", "--exec", "sh -c 'exit 75'", "--json").object["released"] == 1
+    assert dfq("show", "a", "--json").object["attempt"] == 0
+
+
+def test_a_function_next_to_where_one_stands_is_found(dfq: Run, tmp_path: Path) -> None:
+    (tmp_path / "tiles.py").write_text("def scrape(task):\n    return {'seen': task.payload['n']}\n")
+    dfq("push", "--from", "-", "--id-field", "n", input="".join(f'{{"n": {n}}}\n' for n in range(10)))
+    ran = dfq("work", "tiles:scrape", "--drain", "--workers", "2", "--lease", "60", "--log-format", "json")
+    assert ran.status == 0, ran.err
+    assert ran.out == ""
+    assert dfq("status", "--json").object["completed"] == 10
+    assert dfq("show", "7", "--json").object["result"] == {"seen": 7}
+
+
+def test_a_handler_or_a_command_that_is_not_there_is_one_clear_line(dfq: Run) -> None:
+    dfq("push", "x", "--id", "a")
+    for args in (("nowhere.at:all",), ("json:nothing",), ("--exec", "/no/such/command")):
+        ran = dfq("work", "--once", *args)
+        assert ran.status == 2, ran.err
+        assert ran.out == ""
+        assert ran.err.startswith("dfq: ")
+    assert dfq("show", "a", "--json").object["state"] == "pending"
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        (),
+        ("a.b:c", "--exec", "true"),
+        ("nocolon",),
+        ("--exec", ""),
+        ("--exec", "'open"),
+        ("--exec", "true", "--workers", "0"),
+        ("--exec", "true", "--timeout", "0"),
+        ("--exec", "true", "--log-format", "xml"),
+    ],
+)
+def test_what_makes_no_sense_is_a_usage_error(dfq: Run, args: tuple[str, ...]) -> None:
+    ran = dfq("work", *args)
+    assert (ran.status, ran.out) == (2, "")
+
+
+def test_a_command_that_takes_too_long_is_ended(dfq: Run) -> None:
+    dfq("push", "x", "--id", "a")
+    begin = time.monotonic()
+    assert dfq("work", "--once", "--exec", "sleep 60", "--timeout", "0.5").status == 1
+    assert time.monotonic() - begin < 30
+
+
+def test_sigterm_lets_the_running_task_finish(dfq: Run, root: Path, tmp_path: Path) -> None:
+    for task_id in ("a", "b"):
+        dfq("push", "x", "--id", task_id)
+    started = tmp_path / "started"
+    worker = subprocess.Popen(
+        [sys.executable, "-m", "dfq", "work", "--exec", f"sh -c 'touch {started}; sleep 1'"],
+        env=environment(root),
+        cwd=tmp_path,
+        stderr=subprocess.DEVNULL,
+    )
+    while not started.exists():
+        assert worker.poll() is None
+        time.sleep(0.01)
+    os.kill(worker.pid, signal.SIGTERM)
+    assert worker.wait(30) == 0
+    status = dfq("status", "--json").object
+    assert (status["completed"], status["pending"], status["leased"]) == (1, 1, 0)
+
+
+@pytest.mark.slow
+def test_the_demo_keeps_its_promises(dfq: Run, tmp_path: Path) -> None:
+    base = tmp_path / "demo-root"
+    ran = dfq("--root", str(base), "demo", DFQ_LEASE="1", COCLI_QUEUE_TYPE="memory")
+    assert ran.status == 0, ran.out + ran.err
+    assert "FAILED" not in ran.out
+    assert ran.out.count("  ok  ") == 6
+    assert "as attempt 2" in ran.out
+    assert f"kept: {base}/demo" in ran.out
+    assert dfq("--root", str(base), "--queue", "demo", "status", "--json").object["completed"] == 200
+    assert dfq("--root", str(base), "demo").status == 2  # it wants a queue of its own
+
+
+@pytest.mark.slow
+def test_the_demo_leaves_nothing_behind(dfq: Run, tmp_path: Path) -> None:
+    scratch = tmp_path / "tmp"
+    scratch.mkdir()
+    assert dfq("demo", TMPDIR=str(scratch)).status == 0
+    assert list(scratch.iterdir()) == []
