@@ -8,10 +8,10 @@ import weakref
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
 
+from dfq.claim import Claim
 from dfq.errors import LeaseLost
 from dfq.ports import Clock
 from dfq.queue import Task
-from dfq.slotlog import Claim
 
 log = logging.getLogger("dfq")
 

@@ -6,40 +6,23 @@ them may be the last one that a process ever makes.
 
 from __future__ import annotations
 
-import threading
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
-from dfq.codec import decode_payload, dumps, iso, loads, nonce
+from dfq.claim import Blocked, Claim, Gone, Raced
+from dfq.codec import dumps, nonce
 from dfq.errors import InvalidTask, LeaseLost
 from dfq.lease import READ_LIMIT, Slot, lease_bytes, lease_record, parse, released, renewed
-from dfq.names import decode, encode
+from dfq.names import decode
 from dfq.ports import Clock, Machine
-from dfq.queue import Held
+from dfq.records import errors_of, letter_of, read_task, witness_of
 from dfq.staleness import Judge
-from dfq.stores.disk import DiskStore, Hold
+from dfq.stores.disk import DiskStore
 from dfq.tree import Entry, Tree, parent, slot_name
 
 MAX_SLOTS = 10_000
 MAX_ERRORS = 100
 IN_THE_WAY = 60.0  # how often to look again at a task whose witness's name something else has
-SELF_STOP = 0.8  # of its time after which a worker that cannot renew gives up by itself
-
-
-class Blocked(NamedTuple):
-    """A task that cannot be claimed now: look again at `until` (elapsed time; never, if None)."""
-
-    until: float | None
-    dead: bool = False
-    held: bool = False  # by a worker that may die before then
-
-
-class Gone(NamedTuple):
-    """A task that is over: its entry in the frontier went, or was removed just now."""
-
-
-class Raced(NamedTuple):
-    """Somebody else claimed the task in this very moment."""
 
 
 @dataclass(slots=True)
@@ -49,61 +32,6 @@ class Limits:
     lease: float
     max_attempts: int
     max_file: int
-
-
-class Claim(Held):
-    """A generation of a task that is ours."""
-
-    def __init__(
-        self,
-        entry: Entry,
-        record: dict[str, Any],
-        task: dict[str, Any],
-        hold: Hold,
-        clock: Clock,
-        started: float,
-    ) -> None:
-        self.entry = entry
-        self.record = record
-        self.task = task
-        self.hold = hold
-        self.generation: int = record["generation"]
-        self.attempt: int = record["attempt"]
-        self.token: int = record["token"]
-        self.nonce: str = record["nonce"]
-        self.ttl: float = record["ttl_s"]
-        self.beat_at = started  # when the last renewal that worked was begun
-        self.retry_at = 0.0  # when to try again after a renewal that failed
-        self.claimed_at = started
-        self.ended = False
-        self.home = ""  # the queue that handed it out
-        self.mutex = threading.Lock()  # between the caller and the thread that renews
-        self._clock = clock
-        self._lost = False
-
-    @property
-    def lost(self) -> bool:  # type: ignore[override]
-        if not self._lost and not self.ended and self._clock.elapsed() > self.beat_at + SELF_STOP * self.ttl:
-            return True
-        return self._lost
-
-    @property
-    def liveness_fd(self) -> int | None:  # type: ignore[override]
-        return self.hold.fd
-
-    @property
-    def receipt(self) -> str:  # type: ignore[override]
-        return f"{self.generation}.{self.nonce}.{self.entry.lane}.{self.entry.name}"
-
-    def lose(self) -> None:
-        """Remember that this generation is over for us."""
-        self._lost = True
-        self.end()
-
-    def end(self) -> None:
-        """Let go of the lease file, and so of its lock."""
-        self.ended = True
-        self.hold.close()
 
 
 class SlotLog:
@@ -414,22 +342,8 @@ class SlotLog:
             task = read_task(raw, entry, self._limits.max_file)
         except InvalidTask as e:
             task, reason = {"id": None, "payload": None, "encoding": "json"}, f"{e}; fix the file, then retry"
-        letter = {
-            "task_id": task["id"] or name,
-            "state": "dead",
-            "payload": task["payload"],
-            "encoding": task["encoding"],
-            "priority": entry.lane,
-            "epoch": 0,
-            "created_at": task.get("created_at"),
-            "attempts": top.attempt,
-            "generation": top.generation + 1,
-            "failed_at": iso(self._clock.wall()),
-            "buried_by": self._machine.worker_id,
-            "reason": reason,
-            "nonce": nonce(),
-            "errors": self._errors(name, top),
-        }
+        letter = letter_of(task, entry, top, reason, self._errors(name, top), self._machine, self._clock)
+        letter["nonce"] = nonce()
         slot = self._tree.slot(name, top.generation + 1)
         try:
             data = dumps(letter, "dead letter")
@@ -468,28 +382,12 @@ class SlotLog:
         return True
 
     def _errors(self, name: str, top: Slot) -> list[dict[str, Any]]:
-        errors = []
+        errors: list[dict[str, Any]] = []
         for generation in range(max(1, top.generation - MAX_ERRORS + 1), top.generation + 1):
             slot = top if generation == top.generation else self._read(name, generation)
             if slot is None:
                 continue
-            record = slot.record
-            if slot.state == "dead":
-                earlier = record.get("errors")
-                errors += earlier if isinstance(earlier, list) else []
-                continue
-            if slot.state == "released" and slot.error is None:
-                continue
-            lost = "the worker died or lost its lease" if slot.state == "leased" else "the lease was unreadable"
-            errors.append(
-                {
-                    "generation": generation,
-                    "attempt": slot.attempt,
-                    "worker_id": record.get("worker_id"),
-                    "at": record.get("released_at") or record.get("heartbeat_timestamp"),
-                    "error": slot.error if slot.state == "released" else lost,
-                }
-            )
+            errors += errors_of(slot)
         return errors[-MAX_ERRORS:]
 
     def redrive(self, entry: Entry) -> bool:
@@ -530,52 +428,3 @@ class SlotLog:
 
     def _read_task(self, entry: Entry) -> bytes | None:
         return self._store.read(entry.path, self._limits.max_file)
-
-
-def witness_of(
-    claim: Claim,
-    machine: Machine,
-    clock: Clock,
-    state: str = "done",
-    result: Any = None,
-    encoding: str = "json",
-) -> dict[str, Any]:
-    """Return the witness of a claim that is being completed."""
-    return {
-        "task_id": claim.task["id"] or claim.entry.name,
-        "state": state,
-        "worker_id": machine.worker_id,
-        "host": machine.host,
-        "attempt": claim.attempt,
-        "generation": claim.generation,
-        "token": claim.token,
-        "epoch": 0,
-        "created_at": claim.task.get("created_at"),
-        "claimed_at": claim.record["claimed_at"],
-        "completed_at": iso(clock.wall()),
-        "duration_s": round(clock.elapsed() - claim.claimed_at, 6),
-        "result": result,
-        "result_encoding": encoding,
-    }
-
-
-def read_task(raw: bytes, entry: Entry, limit: int) -> dict[str, Any]:
-    """Return a task from its file's bytes. Raises InvalidTask that names the file and the field."""
-    if len(raw) > limit:
-        raise InvalidTask(f"{entry.path}: the file has over {limit:,} bytes (the limit follows from max_payload)")
-    task = loads(raw, entry.path)
-    task_id = task.get("id")
-    if not isinstance(task_id, str):
-        raise InvalidTask(f"{entry.path}: field 'id' is missing or no text")
-    try:
-        right = encode(task_id) == entry.name
-    except InvalidTask as e:
-        raise InvalidTask(f"{entry.path}: field 'id': {e}") from None
-    if not right:
-        raise InvalidTask(f"{entry.path}: field 'id' is {task_id[:60]!r}, which belongs into another file")
-    if "payload" not in task:
-        raise InvalidTask(f"{entry.path}: field 'payload' is missing")
-    task.setdefault("encoding", "json")
-    decode_payload(task["payload"], task["encoding"], entry.path)
-    dumps(task, entry.path)  # NaN, or half a character: it could be run, but never be acked or buried
-    return task

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from dfq.claim import Blocked, Claim, Gone, Raced
 from dfq.codec import dumps
 from dfq.errors import LeaseLost
 from dfq.lease import lease_bytes, lease_record
 from dfq.ports import Clock, Machine
-from dfq.slotlog import Blocked, Claim, Gone, Limits, Raced
+from dfq.slotlog import Limits
 from dfq.staleness import Judge
 from dfq.stores.disk import DiskStore
 from dfq.tree import Entry, Tree

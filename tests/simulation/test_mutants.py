@@ -15,7 +15,7 @@ from explore import Violation, explore, wander
 from test_protocol import DEAD
 from workers import Scenario, counted_nonce
 
-from dfq.intake import Intake
+from dfq.providers.filesystem.intake import Intake
 from dfq.slotlog import SlotLog
 from dfq.stores.disk import DiskStore
 

@@ -11,14 +11,16 @@ from unittest.mock import patch
 from checkers import Checker
 from simdisk import Platter, SimClock, SimDisk, Step
 
+from dfq.claim import Blocked, Claim
 from dfq.config import Settings
 from dfq.errors import LeaseLost, TaskExists
-from dfq.housekeeping import Housekeeping
-from dfq.intake import Intake
 from dfq.lease import Slot
 from dfq.ports import Machine
 from dfq.providers.filesystem import FilesystemQueue
-from dfq.slotlog import Blocked, Claim, Limits, SlotLog, witness_of
+from dfq.providers.filesystem.housekeeping import Housekeeping
+from dfq.providers.filesystem.intake import Intake
+from dfq.records import witness_of
+from dfq.slotlog import Limits, SlotLog
 from dfq.staleness import Judge
 from dfq.stores.disk import DiskStore
 from dfq.tree import FRONTIER, Tree
@@ -175,5 +177,5 @@ def counted_nonce() -> str:
 @contextmanager
 def deterministic() -> Iterator[None]:
     """Take chance out of the code under test: nonces are counted per process."""
-    with patch("dfq.slotlog.nonce", counted_nonce), patch("dfq.intake.nonce", counted_nonce):
+    with patch("dfq.slotlog.nonce", counted_nonce), patch("dfq.providers.filesystem.intake.nonce", counted_nonce):
         yield

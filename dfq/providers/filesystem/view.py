@@ -10,8 +10,8 @@ from dfq.errors import InvalidTask, TaskNotFound
 from dfq.lease import Slot, parse
 from dfq.names import decode, encode
 from dfq.ports import Clock, Machine
+from dfq.providers.filesystem.schedule import Schedule
 from dfq.queue import Counts, State, TaskInfo
-from dfq.schedule import Schedule
 from dfq.slotlog import SlotLog
 from dfq.staleness import Judge, moment
 from dfq.stores.disk import DiskStore

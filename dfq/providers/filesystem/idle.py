@@ -5,12 +5,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 
-from dfq.frontier import Frontier
-from dfq.housekeeping import Housekeeping
 from dfq.ports import Clock, Disk
-from dfq.schedule import Schedule
+from dfq.providers.filesystem.frontier import Frontier
+from dfq.providers.filesystem.housekeeping import Housekeeping
+from dfq.providers.filesystem.schedule import Schedule
+from dfq.providers.filesystem.wake import ATTRIB, CLOSE_WRITE, CREATE, DELETE, MOVED_TO, Events
 from dfq.tree import FRONTIER, LEASES, SCHEDULED, Tree, is_lane, slot_name, task_name
-from dfq.wake import ATTRIB, CLOSE_WRITE, CREATE, DELETE, MOVED_TO, Events
 
 SLOW_POLL = 30.0  # how long we sleep when file events work
 BLIND_POLL = 1.0  # and when they do not

@@ -11,25 +11,27 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from dfq import checks
+from dfq.claim import Blocked, Claim, Gone
 from dfq.codec import decode_payload, dumps, encode_result, iso, loads
 from dfq.config import Settings
 from dfq.errors import InvalidTask, LeaseLost, QueueUnavailable, TaskExists, TaskNotFound, Unsupported
-from dfq.frontier import Frontier
-from dfq.housekeeping import Housekeeping
-from dfq.idle import Idle
-from dfq.intake import Intake, Item
-from dfq.meta import refuse_unsafe, shards_of
 from dfq.names import check_queue_name, decode, encode
 from dfq.ports import Clock, Disk, Machine, OsDisk, SystemClock
+from dfq.providers.filesystem.frontier import Frontier
+from dfq.providers.filesystem.housekeeping import Housekeeping
+from dfq.providers.filesystem.idle import Idle
+from dfq.providers.filesystem.intake import Intake, Item
+from dfq.providers.filesystem.meta import refuse_unsafe, shards_of
+from dfq.providers.filesystem.schedule import Schedule
+from dfq.providers.filesystem.view import View
 from dfq.queue import DEFAULT_PRIORITY, Counts, IfExists, Push, QueueManager, State, Task, TaskInfo, as_push
+from dfq.records import witness_of
 from dfq.renewal import Renewer
-from dfq.schedule import Schedule
-from dfq.slotlog import Blocked, Claim, Gone, Limits, SlotLog, witness_of
+from dfq.slotlog import Limits, SlotLog
 from dfq.staleness import Judge
 from dfq.stores.disk import DiskStore
 from dfq.tree import PAUSED, Entry, Tree, parent, task_name
 from dfq.trouble import trouble
-from dfq.view import View
 
 log = logging.getLogger("dfq")
 

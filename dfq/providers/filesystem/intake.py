@@ -11,11 +11,11 @@ from dfq.errors import InvalidTask
 from dfq.lease import not_before
 from dfq.names import encode
 from dfq.ports import Clock, Machine
+from dfq.providers.filesystem.schedule import Schedule
+from dfq.providers.filesystem.view import View
 from dfq.queue import Push
-from dfq.schedule import Schedule
 from dfq.stores.disk import DiskStore
 from dfq.tree import SCHEDULED, Entry, Tree
-from dfq.view import View
 
 FEW = 8  # up to which a flush per task is cheaper than one of the whole filesystem
 
