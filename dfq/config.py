@@ -251,8 +251,6 @@ def _refuse_what_is_not_built(settings: Settings, sources: Mapping[str, str]) ->
         refuse("queue_type", f"use {' or '.join(BUILT)}")
     if settings.frontier_mode != "owned":
         refuse("frontier_mode", "use owned")
-    if settings.on_ack != "archive":
-        refuse("on_ack", "use archive")
     if settings.bucket is not None:
         refuse("bucket", "leave it out")
 

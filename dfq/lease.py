@@ -57,7 +57,7 @@ def parse(name: str, generation: int, raw: bytes) -> Slot:
     except InvalidTask:
         return Slot(name, generation, "torn", {}, raw)
     state = record.get("state", "leased")
-    if state in ("done", "cancelled"):
+    if state in ("done", "cancelled", "expired"):
         return Slot(name, generation, "done", record, raw)
     if state in ("leased", "released", "dead"):
         return Slot(name, generation, state, record, raw)
@@ -123,7 +123,7 @@ def released(
         "released_at": iso(wall),
         "due_at": iso(wall + delay),
         "delay_s": delay,
-        "deadline_boottime": not_before(clock.elapsed() + delay),
+        "deadline_boottime": (not_before if delay > 0 else _not_after)(clock.elapsed() + delay),
         "error": error,
     }
 

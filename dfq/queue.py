@@ -108,7 +108,14 @@ class TaskInfo:
     error: str | None = None
     errors: Sequence[dict[str, Any]] = field(default_factory=tuple)
     cancelled: bool = False
+    expired: bool = False  # a dead letter that was past its retention
+    epoch: int = 0  # how often it was put back after it was over
     path: str | None = None  # where it lies, for providers that are made of files
+
+    @property
+    def ended_without_result(self) -> bool:
+        """True for a task that is over without having been done: its id may be pushed again."""
+        return self.cancelled or self.expired
 
 
 class QueueManager(ABC):

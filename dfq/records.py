@@ -10,7 +10,7 @@ from dfq.errors import InvalidTask
 from dfq.lease import Slot
 from dfq.names import encode
 from dfq.ports import Clock, Machine
-from dfq.tree import Entry
+from dfq.tree import Entry, epoch_of, plain
 
 
 def witness_of(
@@ -23,14 +23,14 @@ def witness_of(
 ) -> dict[str, Any]:
     """Return the witness of a claim that is being completed."""
     return {
-        "task_id": claim.task["id"] or claim.entry.name,
+        "task_id": claim.task["id"] or plain(claim.entry.name),
         "state": state,
         "worker_id": machine.worker_id,
         "host": machine.host,
         "attempt": claim.attempt,
         "generation": claim.generation,
         "token": claim.token,
-        "epoch": 0,
+        "epoch": epoch_of(claim.entry.name),
         "created_at": claim.task.get("created_at"),
         "claimed_at": claim.record["claimed_at"],
         "completed_at": iso(clock.wall()),
@@ -49,7 +49,7 @@ def read_task(raw: bytes, entry: Entry, limit: int) -> dict[str, Any]:
     if not isinstance(task_id, str):
         raise InvalidTask(f"{entry.path}: field 'id' is missing or no text")
     try:
-        right = encode(task_id) == entry.name
+        right = encode(task_id) == plain(entry.name)
     except InvalidTask as e:
         raise InvalidTask(f"{entry.path}: field 'id': {e}") from None
     if not right:
@@ -73,12 +73,12 @@ def letter_of(
 ) -> dict[str, Any]:
     """Return the dead letter of a task whose last slot is `top`."""
     return {
-        "task_id": task["id"] or entry.name,
+        "task_id": task["id"] or plain(entry.name),
         "state": "dead",
         "payload": task["payload"],
         "encoding": task["encoding"],
         "priority": entry.lane,
-        "epoch": 0,
+        "epoch": epoch_of(entry.name),
         "created_at": task.get("created_at"),
         "attempts": top.attempt,
         "generation": top.generation + 1,
@@ -107,3 +107,13 @@ def errors_of(slot: Slot) -> list[dict[str, Any]]:
             "error": slot.error if slot.state == "released" else lost,
         }
     ]
+
+
+def token_of(name: str, generation: int) -> int:
+    """Return the fencing token: it grows with each hand-over, and with each epoch."""
+    return (epoch_of(name) << 32) + generation
+
+
+def is_stub(witness: Slot) -> bool:
+    """Tell whether a witness is only there to guard its names, and not as a proof."""
+    return witness.record.get("stub") is True or witness.record.get("state") in ("cancelled", "expired")

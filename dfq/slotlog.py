@@ -6,6 +6,7 @@ them may be the last one that a process ever makes.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,12 +14,11 @@ from dfq.claim import Blocked, Claim, Gone, Raced
 from dfq.codec import dumps, nonce
 from dfq.errors import InvalidTask, LeaseLost
 from dfq.lease import READ_LIMIT, Slot, lease_bytes, lease_record, parse, released, renewed
-from dfq.names import decode
 from dfq.ports import Clock, Machine
-from dfq.records import errors_of, letter_of, read_task, witness_of
+from dfq.records import errors_of, is_stub, letter_of, read_task, token_of, witness_of
 from dfq.staleness import Judge
 from dfq.stores.disk import DiskStore
-from dfq.tree import Entry, Tree, parent, slot_name
+from dfq.tree import Entry, Tree, id_of, is_key, parent, plain, slot_name
 
 MAX_SLOTS = 10_000
 MAX_ERRORS = 100
@@ -32,6 +32,7 @@ class Limits:
     lease: float
     max_attempts: int
     max_file: int
+    owned: bool = True  # False for an index: the frontier is another's, and nothing in it is removed
 
 
 class SlotLog:
@@ -52,7 +53,7 @@ class SlotLog:
     def claim(self, entry: Entry, *, ttl: float, liveness: str = "lock") -> Claim | Blocked | Gone | Raced:
         """Claim a task if nobody holds it; on the way, finish what others left half done."""
         store, name = self._store, entry.name
-        if store.exists(self._tree.completed(name)):
+        if store.exists(entry.witness):
             return Gone() if self._sweep(entry) else Blocked(self._clock.elapsed() + IN_THE_WAY)
         if not store.exists(entry.path):
             return Gone()
@@ -62,7 +63,7 @@ class SlotLog:
                 self._finish(entry, top)
                 return Gone()
             if top.state == "dead":
-                self._show_dead(name, top.generation)
+                self._show_dead(entry, top.generation)
                 return Blocked(None, dead=True)
             if top.state == "released":
                 until, held = self._judge.due_at(top), False
@@ -84,10 +85,10 @@ class SlotLog:
         attempt = (top.attempt if top else 0) + (1 if count else 0)
         started = clock.elapsed()
         record = lease_record(
-            decode(name) or name,
+            id_of(name) or plain(name),
             generation=generation,
             attempt=attempt,
-            token=generation,
+            token=token_of(name, generation),
             nonce=nonce(),
             ttl=ttl,
             liveness=liveness,
@@ -100,7 +101,7 @@ class SlotLog:
             return Raced()
         try:
             # Between our first look and our slot the task may have been completed and its slots swept.
-            if store.exists(self._tree.completed(name)) or (raw := self._read_task(entry)) is None:
+            if store.exists(entry.witness) or (raw := self._read_task(entry)) is None:
                 store.remove(slot)
                 hold.close()
                 return Gone()
@@ -197,7 +198,7 @@ class SlotLog:
         generation_text, _, rest = receipt.partition(".")
         secret, _, rest = rest.partition(".")
         lane, _, name = rest.partition(".")
-        if not (generation_text.isdecimal() and lane.isdecimal() and len(lane) == 1 and name and secret):
+        if not (generation_text.isdecimal() and lane.isdecimal() and len(lane) == 1 and is_key(name) and secret):
             raise InvalidTask(f"{receipt[:60]!r} is not a receipt: use the one that the claim printed")
         generation = int(generation_text[:9])
         entry = self._tree.entry(name, int(lane))
@@ -217,7 +218,7 @@ class SlotLog:
         same_boot = found.record.get("boot_id") == self._machine.boot_id
         beat_at = found.deadline - ttl if same_boot and found.deadline is not None else now
         record = found.record | {"generation": generation, "attempt": found.attempt, "ttl_s": ttl}
-        record["token"] = generation
+        record["token"] = token_of(name, generation)
         try:
             task = read_task(raw, entry, self._limits.max_file)
         except InvalidTask:
@@ -235,7 +236,7 @@ class SlotLog:
         if self._clock.elapsed() > claim.beat_at + claim.ttl:
             claim.lose()
             raise LeaseLost(f"task {name!r} cannot be acked: its lease of {claim.ttl:g} s ran out")
-        slot, done = self._tree.slot(name, claim.generation + 1), self._tree.completed(name)
+        slot, done = self._tree.slot(name, claim.generation + 1), claim.entry.witness
         staged = store.stage(dumps(witness | {"nonce": claim.nonce}, "witness") + b"\n")
         try:
             if not store.name(staged, slot) and not self._is_mine(slot, claim):  # <- the completion
@@ -253,14 +254,14 @@ class SlotLog:
         if retire:
             store.sync(self._tree.retired(name))
             store.remove(self._tree.failed(name))
-        store.remove(claim.entry.path)
+        self._remove_task(claim.entry)
         self._remove_slots(name, claim.generation + 1)
         claim.end()
 
     def cancel(self, entry: Entry) -> bool:
         """Take a task out of the queue whatever its state; False if it is over already."""
         while True:
-            if self._store.exists(self._tree.completed(entry.name)):
+            if self._store.exists(entry.witness):
                 self._sweep(entry)
                 return False
             top = self.top(entry.name)
@@ -272,8 +273,22 @@ class SlotLog:
                 return False
             if isinstance(claim, Claim):
                 break
+        return self._end_without_result(claim, "cancelled")
+
+    def expire(self, entry: Entry, old: Callable[[str], bool]) -> bool:
+        """Take a dead task out of the queue if its death is old (by the path of its DEAD slot); False if it is not.
+
+        Taking over exactly that slot is what keeps this from ending a task that was put back meanwhile.
+        """
+        top = self.top(entry.name)
+        if top is None or top.state != "dead" or not old(self._tree.slot(entry.name, top.generation)):
+            return False
+        claim = self._take(entry, top, ttl=self._limits.lease, liveness="lock", count=False)
+        return isinstance(claim, Claim) and self._end_without_result(claim, "expired")
+
+    def _end_without_result(self, claim: Claim, state: str) -> bool:
         try:
-            self.complete(claim, witness_of(claim, self._machine, self._clock, "cancelled"), retire=True)
+            self.complete(claim, witness_of(claim, self._machine, self._clock, state), retire=True)
         except LeaseLost:
             return False
         finally:
@@ -288,9 +303,15 @@ class SlotLog:
         found = parse(claim.entry.name, 0, raw)
         return found.state == "done" and found.nonce == claim.nonce
 
+    def finish(self, entry: Entry) -> None:
+        """Finish the completion of a task, if it has happened and its worker did not get to the end of it."""
+        top = self.top(entry.name)
+        if top is not None and top.state == "done":
+            self._finish(entry, top)
+
     def _finish(self, entry: Entry, top: Slot) -> None:
         """Finish a completion whose worker died after it had happened."""
-        done, slot = self._tree.completed(entry.name), self._tree.slot(entry.name, top.generation)
+        done, slot = entry.witness, self._tree.slot(entry.name, top.generation)
         # Its writer may not have asked for durability; we are about to remove the task, so we must.
         self._store.sync_content(slot)
         if self._store.name_again(slot, done) is None and not self._store.exists(done):
@@ -299,32 +320,44 @@ class SlotLog:
 
     def _sweep(self, entry: Entry) -> bool:
         """Remove what a completed task left behind, once its witness is sure to stay; False if there is none."""
-        facts = self._store.disk.look(self._tree.completed(entry.name))
+        facts = self._store.disk.look(entry.witness)
         if facts is not None and not facts.regular:
             return False  # a folder, a link: it proves nothing, and the task must not vanish for it
-        self._store.sync(self._tree.completed(entry.name))
-        self._retire_cancelled(entry.name)  # before the entry goes: nobody comes by here again
-        self._store.remove(entry.path)
-        self.sweep_slots(entry.name)
+        self._store.sync(entry.witness)
+        self._retire_stub(entry.name, entry.witness)  # before the entry goes: nobody comes by here again
+        self._remove_task(entry)
+        self.sweep_slots(entry.name, entry.witness)
         return True
 
-    def sweep_slots(self, name: str) -> None:
+    def sweep_slots(self, name: str, witness: str) -> None:
         """Remove the slots (and the dead letter) of a task that has its witness."""
-        self._retire_cancelled(name)
+        self._retire_stub(name, witness)
         # By listing: a worker that died while it took its slot back leaves one with none below it.
         listed = (slot_name(found.name) for found in self._store.disk.scan(parent(self._tree.slot(name, 1))))
         self._remove_slots(name, max((slot[1] for slot in listed if slot and slot[0] == name), default=0))
         self._store.remove(self._tree.failed(name))
 
-    def _retire_cancelled(self, name: str) -> None:
-        # Whoever cancelled it may have died between the links into completed/ and retired/.
-        done, retired = self._tree.completed(name), self._tree.retired(name)
+    def is_retired(self, name: str) -> bool:
+        """Tell whether the witness of a name is the very one that retired/ lists, and no later one."""
+        limit = self._limits.max_file
+        done, retired = (
+            self._store.read(path, limit) for path in (self._tree.completed(name), self._tree.retired(name))
+        )
+        return done is not None and done == retired
+
+    def _retire_stub(self, name: str, done: str) -> None:
+        # Whoever left it only as a guard may have died between the links into completed/ and retired/.
+        retired = self._tree.retired(name)
         if self._store.exists(retired):
             self._store.sync(retired)
             return
         witness = parse(name, 0, self._store.read(done, self._limits.max_file) or b"")
-        if witness.record.get("state") == "cancelled" and self._store.name_again(done, retired):
+        if is_stub(witness) and self._store.name_again(done, retired):
             self._store.sync(retired)
+
+    def _remove_task(self, entry: Entry) -> None:
+        if self._limits.owned:
+            self._store.remove(entry.path)
 
     def _remove_slots(self, name: str, highest: int) -> None:
         for generation in range(highest, 0, -1):
@@ -355,17 +388,18 @@ class SlotLog:
                 return False
         finally:
             store.drop(staged)
-        if store.exists(self._tree.completed(name)):  # completed and swept since we looked
+        if store.exists(entry.witness):  # completed and swept since we looked
             store.remove(slot)
             return False
-        return self._show_dead(name, top.generation + 1)
+        return self._show_dead(entry, top.generation + 1)
 
-    def _show_dead(self, name: str, generation: int) -> bool:
+    def _show_dead(self, entry: Entry, generation: int) -> bool:
         """Link a DEAD slot into failed/; False if it is not the top slot.
 
         It was redriven in the meantime, or a power cut took a slot and left the ones above it.
         """
-        store, failed = self._store, self._tree.failed(name)
+        store, name = self._store, entry.name
+        failed = self._tree.failed(name)
         shown = store.read(failed, self._limits.max_file)
         if shown is not None:
             if parse(name, 0, shown).record.get("generation") == generation:
@@ -376,7 +410,7 @@ class SlotLog:
         if store.name_again(slot, failed):
             store.sync(failed)
         # In this order: slots are swept only once there is a witness.
-        if store.exists(self._tree.slot(name, generation + 1)) or store.exists(self._tree.completed(name)):
+        if store.exists(self._tree.slot(name, generation + 1)) or store.exists(entry.witness):
             store.remove(failed)
             return False
         return True
@@ -397,10 +431,10 @@ class SlotLog:
         if top is None or top.state != "dead" or not store.exists(entry.path):
             return False
         record = lease_record(
-            decode(name) or name,
+            id_of(name) or plain(name),
             generation=top.generation + 1,
             attempt=0,
-            token=top.generation + 1,
+            token=token_of(name, top.generation + 1),
             nonce=nonce(),
             ttl=self._limits.lease,
             liveness="ttl",
@@ -415,14 +449,14 @@ class SlotLog:
                 return False
         finally:
             store.drop(staged)
-        if store.exists(self._tree.completed(name)):  # cancelled and swept since we looked
+        if store.exists(entry.witness):  # cancelled and swept since we looked
             store.remove(slot)
             return False
         store.sync(slot)
         store.remove(self._tree.failed(name))
         newer = self.top(name)
         if newer is not None and newer.state == "dead":  # died again meanwhile: that letter may be the one we removed
-            self._show_dead(name, newer.generation)
+            self._show_dead(entry, newer.generation)
         store.disk.touch(parent(entry.path))
         return True
 

@@ -6,7 +6,7 @@ import re
 from datetime import UTC, datetime
 from typing import NamedTuple
 
-from dfq.names import is_name, shard_of, shard_width
+from dfq.names import decode, is_name, shard_of, shard_width
 
 FRONTIER, LEASES, COMPLETED, FAILED, SCHEDULED, RETIRED = (
     "frontier",
@@ -18,18 +18,21 @@ FRONTIER, LEASES, COMPLETED, FAILED, SCHEDULED, RETIRED = (
 )
 PAUSED = "paused"
 META = "queue.json"
+CLOCK = "clock.json"
 
-_SLOT_FILE = re.compile(r"(?P<name>[^~]+)(?:~(?P<generation>[1-9][0-9]{0,5}))?\.lease").fullmatch
+_KEY = re.compile(r"(?P<name>[^~]+)(?:~e(?P<epoch>[1-9][0-9]{0,8}))?").fullmatch
+_SLOT_FILE = re.compile(r"(?P<key>[^~]+(?:~e[1-9][0-9]{0,8})?)(?:~(?P<generation>[1-9][0-9]{0,5}))?\.lease").fullmatch
 _LANE = re.compile(r"[0-9]").fullmatch
 _BUCKET = "%Y%m%dT%H%M%SZ"
 
 
 class Entry(NamedTuple):
-    """A task file that was found: its name and where it lies."""
+    """A task file: its name (with the mark of its epoch), where it lies, and where its witness belongs."""
 
     name: str
     path: str
     lane: int
+    witness: str
 
 
 class Tree:
@@ -40,10 +43,13 @@ class Tree:
         self._shard = re.compile(rf"[0-9a-f]{{{shard_width(shards)}}}").fullmatch
 
     def shard(self, name: str) -> str:
-        return shard_of(name, self.shards)
+        return shard_of(plain(name), self.shards)
 
     def entry(self, name: str, lane: int) -> Entry:
-        return Entry(name, f"{FRONTIER}/{lane}/{self.shard(name)}/{name}.json", lane)
+        return self.entry_at(f"{FRONTIER}/{lane}/{self.shard(name)}/{name}.json", name, lane)
+
+    def entry_at(self, path: str, name: str, lane: int) -> Entry:
+        return Entry(name, path, lane, self.completed(name))
 
     def slot(self, name: str, generation: int) -> str:
         mark = "" if generation == 1 else f"~{generation}"
@@ -68,19 +74,45 @@ class Tree:
 def task_name(filename: str) -> str | None:
     """Return the name of a task from the name of its file; None if it is no task's."""
     if filename.endswith(".json") and not filename.startswith("."):
-        name = filename[:-5]
-        if is_name(name):
-            return name
+        key = filename[:-5]
+        if is_key(key):
+            return key
     return None
 
 
 def slot_name(filename: str) -> tuple[str, int] | None:
     """Return (name, generation) from the name of a lease file; None if it is not one."""
     found = _SLOT_FILE(filename)
-    if found is None or not is_name(found["name"]):
+    if found is None or not is_key(found["key"]):
         return None
     generation = int(found["generation"] or 1)
-    return (found["name"], generation) if found["generation"] != "1" else None
+    return (found["key"], generation) if found["generation"] != "1" else None
+
+
+def is_key(name: str) -> bool:
+    """Tell whether this is the name of some id, with or without the mark of an epoch."""
+    found = _KEY(name)
+    return found is not None and is_name(found["name"])
+
+
+def plain(name: str) -> str:
+    """Return a name without the mark of its epoch (ADR 017)."""
+    return name.partition("~")[0]
+
+
+def epoch_of(name: str) -> int:
+    """Return the epoch that a name is marked with."""
+    return int(name.partition("~e")[2] or 0)
+
+
+def in_epoch(name: str, epoch: int) -> str:
+    """Return the name of a task in an epoch."""
+    return f"{plain(name)}~e{epoch}" if epoch else plain(name)
+
+
+def id_of(name: str) -> str | None:
+    """Return the id that a name stands for; None if it is too long, and only the file has it."""
+    return decode(plain(name))
 
 
 def is_lane(folder: str) -> bool:

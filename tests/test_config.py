@@ -289,7 +289,6 @@ def test_an_unknown_provider_lists_the_known(variable: str, monkeypatch: pytest.
     [
         *({"queue_type": kind} for kind in ("sqs", "redis", "mailbox", "inbox", "storage")),
         {"frontier_mode": "index"},
-        {"on_ack": "delete"},
         {"bucket": "s3://b/p"},
         {"sqs_queue_url": "https://sqs/q"},
     ],

@@ -74,7 +74,7 @@ class MemoryQueue(QueueManager):
             record = self._tasks.get(task_id)
             if record is None:
                 self._tasks.add(task_id, body, priority, delay)
-            elif if_exists == "rerun" and record.state in ("completed", "failed"):
+            elif record.state == "cancelled" or (if_exists == "rerun" and record.state in ("completed", "failed")):
                 self._tasks.rerun(record, body, priority, delay)
             elif if_exists != "skip":
                 raise _exists(record)

@@ -110,9 +110,9 @@ class Tasks:
         self._wait(record, delay)
 
     def rerun(self, record: Record, body: bytes, priority: int, delay: float) -> None:
-        """Put a completed task back as a new epoch, or a failed one as a new generation."""
-        generation = 0 if record.state == "completed" else record.generation
-        epoch = record.epoch + (record.state == "completed")
+        """Put a task that is over back as a new epoch, or a failed one as a new generation."""
+        over = record.state in ("completed", "cancelled")
+        generation, epoch = (0, record.epoch + 1) if over else (record.generation, record.epoch)
         self.add(record.id, body, priority, delay, epoch)
         self._by_id[record.id].generation = generation
 

@@ -48,12 +48,12 @@ BACKENDS = [
     Backend(
         "filesystem-full",
         {"queue_type": "filesystem", "durability": "full"},
-        Can(receipts=True, cross_process=True, rerun=False, strict_fifo=False),
+        Can(receipts=True, cross_process=True, strict_fifo=False),
     ),
     Backend(
         "filesystem-fast",
         {"queue_type": "filesystem", "durability": "fast"},
-        Can(receipts=True, cross_process=True, rerun=False, strict_fifo=False),
+        Can(receipts=True, cross_process=True, strict_fifo=False),
     ),
 ]
 MEMORY = BACKENDS[0]

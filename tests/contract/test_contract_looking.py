@@ -110,16 +110,22 @@ def test_a_cancelled_task_is_not_handed_out_and_not_counted(queues: Queues) -> N
     assert q.get("t").cancelled
 
 
-def test_the_id_of_a_cancelled_task_stays_taken_for_a_while(queues: Queues) -> None:
-    q = queues.open()
-    q.push({}, id="t")
+@pytest.mark.parametrize("if_exists", ["error", "skip", "rerun"])
+def test_a_cancelled_id_can_be_pushed_again_at_once(queues: Queues, if_exists: dfq.queue.IfExists) -> None:
+    q, other = queues.open(), queues.open()
+    q.push({"n": 1}, id="t")
+    late = claim(other)
     q.cancel("t")
-    with pytest.raises(dfq.TaskExists):
-        q.push({}, id="t")
-    with pytest.raises(dfq.TaskExists if queues.can.rerun else (dfq.TaskExists, dfq.Unsupported)):
-        q.push({}, id="t", if_exists="rerun")
-    assert q.push({}, id="t", if_exists="skip") == "t"
-    assert q.poll() == []
+    assert q.push({"n": 2}, id="t", if_exists=if_exists) == "t"
+    assert q.counts() == dfq.Counts(pending=1)
+    with pytest.raises(dfq.LeaseLost):
+        other.ack(late)
+    task = claim(q)
+    assert (task.payload, task.attempt) == ({"n": 2}, 1)
+    assert task.token > late.token
+    q.ack(task)
+    assert q.counts() == dfq.Counts(completed=1)
+    assert not q.get("t").cancelled
 
 
 def test_a_task_cancelled_under_its_worker_is_lost(queues: Queues) -> None:

@@ -268,13 +268,55 @@ def test_rerun_puts_a_completed_task_back_and_its_token_grows(queues: Queues) ->
     assert q.counts() == dfq.Counts(completed=1)
 
 
-@needs("not_rerun")
-def test_rerun_of_a_completed_task_is_unsupported_and_changes_nothing(queues: Queues) -> None:
-    q = queues.open()
+@needs("rerun")
+def test_a_late_worker_of_an_old_epoch_completes_nothing(queues: Queues) -> None:
+    q, other = queues.open(lease=0.2, auto_heartbeat=False), queues.open()
     q.push({"n": 1}, id="t")
-    q.ack(claim(q))
-    with pytest.raises(dfq.Unsupported):
-        q.push({"n": 2}, id="t", if_exists="rerun")
+    late = claim(q)
+    other.ack(claim(other), result={"run": 1})
+    other.push({"n": 2}, id="t", if_exists="rerun")
+    for attempt in (lambda: q.ack(late, result="late"), lambda: q.nack(late), lambda: q.heartbeat(late)):
+        with pytest.raises(dfq.LeaseLost):
+            attempt()
+    again = claim(other)
+    with pytest.raises(dfq.LeaseLost):
+        q.ack(late, result="late")
+    assert (again.payload, again.attempt) == ({"n": 2}, 1)
+    other.ack(again, result={"run": 2})
+    assert other.get("t").result == {"run": 2}
+
+
+@needs("rerun")
+def test_a_task_can_be_put_back_again_and_again(queues: Queues) -> None:
+    q = queues.open(max_attempts=1)
+    tokens = []
+    for n in range(4):
+        q.push({"n": n}, id="a/b", if_exists="rerun")
+        with pytest.raises(dfq.TaskExists):
+            q.push({"n": n}, id="a/b", if_exists="rerun")
+        task = claim(q)
+        tokens.append(task.token)
+        q.ack(task, result=n)
+        assert q.counts() == dfq.Counts(completed=1)
+        assert [info.result for info in q.tasks("completed")] == [n]
+        with pytest.raises(dfq.TaskExists):
+            q.push({}, id="a/b")
+    assert tokens == sorted(set(tokens))
+    assert q.poll() == []
+
+
+@needs("rerun", "dead_letters")
+def test_rerun_of_a_failed_task_takes_the_new_payload(queues: Queues) -> None:
+    q = queues.open(max_attempts=1)
+    q.push({"n": 1}, id="t")
+    first = claim(q)
+    q.nack(first, error="no")
+    q.push({"n": 2}, id="t", if_exists="rerun")
+    assert q.counts() == dfq.Counts(pending=1)
+    second = claim(q)
+    assert (second.payload, second.attempt) == ({"n": 2}, 1)
+    assert second.token > first.token
+    q.ack(second)
     assert q.counts() == dfq.Counts(completed=1)
 
 

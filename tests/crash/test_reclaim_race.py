@@ -288,7 +288,7 @@ MUTANTS: dict[str, tuple[str, list[tuple[str, str]], Callable[[Stage], None]]] =
         "_take",
         [
             (
-                "if store.exists(self._tree.completed(name)) or (raw := self._read_task(entry)) is None:",
+                "if store.exists(entry.witness) or (raw := self._read_task(entry)) is None:",
                 """if (raw := self._read_task(entry) or b'{"id": "t", "payload": 1}') is None:""",
             )
         ],
@@ -298,7 +298,7 @@ MUTANTS: dict[str, tuple[str, list[tuple[str, str]], Callable[[Stage], None]]] =
         "_take",
         [
             (
-                "if store.exists(self._tree.completed(name)) or (raw := self._read_task(entry)) is None:",
+                "if store.exists(entry.witness) or (raw := self._read_task(entry)) is None:",
                 """if (raw := self._read_task(entry) or b'{"id": "t", "payload": 1}') is None:""",
             )
         ],

@@ -11,7 +11,7 @@ from typing import Any
 
 from simdisk import Inode, Platter
 
-from dfq.tree import COMPLETED, FAILED, FRONTIER, LEASES, RETIRED, slot_name, task_name
+from dfq.tree import COMPLETED, FAILED, FRONTIER, LEASES, RETIRED, plain, slot_name, task_name
 
 
 class Checker:
@@ -23,7 +23,7 @@ class Checker:
         self._max_attempts = max_attempts
         self._platter = platter
         platter.watchers = [self._saw]
-        self._pushed: set[str] = set()
+        self._pushed: dict[str, int] = {}  # how many pushes of a name were accepted
         self._accepted: dict[str, tuple[str, str]] = {}  # name -> (process, nonce or "cancelled")
         self._created: dict[tuple[str, int], str] = {}  # slot -> process, for slots of tasks not completed
         self._void: set[tuple[str, int, str]] = set()  # leases created when the task was completed already
@@ -31,18 +31,18 @@ class Checker:
     def moved_to(self, platter: Platter) -> Checker:
         """Return a checker of the same promises on another disk: a copy, or what a power cut left."""
         other = Checker(platter, max_attempts=self._max_attempts, patient=self._patient)
-        other._pushed, other._accepted = set(self._pushed), dict(self._accepted)
+        other._pushed, other._accepted = dict(self._pushed), dict(self._accepted)
         return other  # tokens are promised within one boot: a cut may take slots back
 
     def key(self) -> int:
         """Return a digest of what the checker remembers."""
         created, void = frozenset(self._created.items()), frozenset(self._void)
-        return hash((frozenset(self._pushed), frozenset(self._accepted.items()), created, void))
+        return hash((frozenset(self._pushed.items()), frozenset(self._accepted.items()), created, void))
 
     # -- what calls returned -----------------------------------------------------------------------
 
     def pushed(self, name: str) -> None:
-        self._pushed.add(name)
+        self._pushed[name] = self._pushed.get(name, 0) + 1
 
     def claimed(self, process: str, name: str, generation: int) -> None:
         if (name, generation, process) in self._void:
@@ -102,9 +102,10 @@ class Checker:
         """Look at the tree after a fresh worker has worked off everything."""
         completed, failed, waiting = self._in(COMPLETED), self._in(FAILED), self._in(FRONTIER)
         retired, slots = self._in(RETIRED), self._slots()
-        for name in self._pushed:
-            if name not in completed and name not in failed:
-                self._violation(f"{name} was pushed and is lost: neither completed nor failed")
+        for name, times in self._pushed.items():
+            ended = [key for key in {*completed, *failed} if plain(key) == name]
+            if len(ended) < times:
+                self._violation(f"{name} was pushed {times} times and is lost: completed or failed are {ended}")
         for name, (_, mark) in self._accepted.items():
             witness = self._witness(name)
             if mark not in (witness.get("nonce"), witness.get("state")):
@@ -130,7 +131,7 @@ class Checker:
             if name not in waiting:
                 self._violation(f"{name} is failed, but its task is gone")
         # A power cut can take a task away whose push had not returned, and leave a slot of it.
-        for name in ({*slots} & self._pushed | {*waiting}) - {*completed, *failed}:
+        for name in ({key for key in slots if plain(key) in self._pushed} | {*waiting}) - {*completed, *failed}:
             self._violation(f"{name} was left behind: slots {sorted(slots.get(name, ()))}")
 
     def _in(self, folder: str) -> dict[str, Inode]:

@@ -55,8 +55,8 @@ POWER_DEAD = Scenario("power dead", ("claim nack", "claim", "redrive"), max_atte
 
 COMPLETION = "if not store.name(staged, slot) and not self._is_mine(slot, claim):  # <- the completion"
 PUBLICATION = "if not store.name(staged, done) and not self._is_mine(done, claim):"
-POST_CHECK = "if store.exists(self._tree.completed(name)) or (raw := self._read_task(entry)) is None:"
-BURY_CHECK = "if store.exists(self._tree.completed(name)):  # completed and swept since we looked"
+POST_CHECK = "if store.exists(entry.witness) or (raw := self._read_task(entry)) is None:"
+BURY_CHECK = "if store.exists(entry.witness):  # completed and swept since we looked"
 
 RACES = [
     Mutant(
@@ -122,7 +122,7 @@ RACES = [
     Mutant(
         "a dead letter is shown without a second look",
         SlotLog,
-        "if store.exists(self._tree.slot(name, generation + 1)) or store.exists(self._tree.completed(name)):",
+        "if store.exists(self._tree.slot(name, generation + 1)) or store.exists(entry.witness):",
         "if False:",
         REDRIVEN,
         "both completed and failed",
@@ -139,7 +139,7 @@ RACES = [
     Mutant(
         "a cancelled task is swept without being retired",
         SlotLog,
-        'if witness.record.get("state") == "cancelled" and self._store.name_again(done, retired):',
+        "if is_stub(witness) and self._store.name_again(done, retired):",
         "if False:",
         CANCELLED,
         "not listed as retired",
@@ -160,7 +160,7 @@ CUTS = [
     Mutant(
         "a helper removes the task before the witness is durable",
         SlotLog,
-        "self._store.sync(self._tree.completed(entry.name))",
+        "self._store.sync(entry.witness)",
         "pass",
         POWER,
         "is lost",

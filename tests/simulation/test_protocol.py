@@ -24,6 +24,9 @@ TWO = [
     Scenario("redriven twice", ("redrive", "redrive claim ack"), before=DEAD, max_attempts=1),
     Scenario("dead and cancelled", ("redrive claim ack", "cancel"), before=DEAD, max_attempts=1),
     Scenario("dead again", ("redrive claim nack", "claim"), before=DEAD, max_attempts=1),
+    Scenario("put back", ("claim ack", "rerun claim ack"), epochs=True),
+    Scenario("put back by two", ("rerun claim ack", "rerun claim ack"), before="push claim ack", epochs=True),
+    Scenario("cancelled and pushed", ("claim ack", "cancel push claim ack"), epochs=True),
 ]
 THREE = [
     Scenario("three workers", ("claim ack", "claim ack", "claim ack")),
@@ -37,12 +40,18 @@ MANY = [
         "anything", ("claim nack claim beat ack", "claim give claim ack", "claim beat nack", "cancel"), max_attempts=2
     ),
     Scenario("dead and back", ("redrive claim nack redrive", "claim nack", "redrive claim ack"), DEAD, max_attempts=1),
-    Scenario("pushes", ("push claim ack", "push", "claim ack claim ack", "cancel"), before=""),
+    Scenario("pushes", ("push claim ack", "push", "claim ack claim ack", "cancel"), before="", epochs=True),
+    Scenario(
+        "epochs",
+        ("rerun claim ack rerun claim ack", "claim ack claim nack claim ack", "rerun cancel rerun"),
+        epochs=True,
+    ),
 ]
 POWER = [
     Scenario("push to ack", ("push claim ack", "claim ack", "claim beat nack"), before="", durable=True),
     Scenario("a helper", ("claim ack", "claim ack", "claim"), durable=True),
     Scenario("cancel", ("push", "claim ack", "cancel"), before="", durable=True),
+    Scenario("epochs", ("rerun claim ack", "claim ack", "cancel push claim"), durable=True, epochs=True),
     Scenario("dead", ("claim nack redrive claim ack", "redrive claim nack", "claim"), max_attempts=1, durable=True),
 ]
 

@@ -17,13 +17,13 @@ from dfq.errors import LeaseLost, TaskExists
 from dfq.lease import Slot
 from dfq.ports import Machine
 from dfq.providers.filesystem import FilesystemQueue
-from dfq.providers.filesystem.housekeeping import Housekeeping
 from dfq.providers.filesystem.intake import Intake
+from dfq.queue import IfExists
 from dfq.records import witness_of
 from dfq.slotlog import Limits, SlotLog
 from dfq.staleness import Judge
 from dfq.stores.disk import DiskStore
-from dfq.tree import FRONTIER, Tree
+from dfq.tree import FRONTIER, Entry, Tree, task_name
 
 TASK = "t"
 LANE = 5
@@ -44,7 +44,7 @@ class Impatient(Judge):
 class Scenario:
     """A few processes at one task. `before` runs alone; `scripts` run against each other.
 
-    A script is words: push, claim, beat, ack, nack, give (back, not counted), cancel, redrive.
+    A script is words: push, rerun, claim, beat, ack, nack, give (back, not counted), cancel, redrive.
     """
 
     name: str
@@ -52,6 +52,7 @@ class Scenario:
     before: str = "push"
     max_attempts: int = 3
     durable: bool = False
+    epochs: bool = False  # workers look for the latest epoch of the task
     log: Any = SlotLog
     store: type[DiskStore] = DiskStore
     intake: type[Intake] = Intake
@@ -87,27 +88,36 @@ class Worker:
             except LeaseLost:
                 self.held = None
 
-    def push(self) -> None:
+    def queue(self) -> FilesystemQueue:
         durability = "full" if self.scenario.durable else "fast"
-        queue = FilesystemQueue(
-            "q",
-            Settings(durability=durability, shards=1),
-            self.disk,
-            clock=self.clock,
-            machine=self.machine,
-        )
+        settings = Settings(durability=durability, shards=1, lease=TTL, max_attempts=self.scenario.max_attempts)
+        queue = FilesystemQueue("q", settings, self.disk, clock=self.clock, machine=self.machine)
         queue._store.__class__, queue._intake.__class__ = self.scenario.store, self.scenario.intake
+        queue._log = queue._housekeeping._log = self.log
+        return queue
+
+    def look(self) -> Entry:
+        """Return the task as a scanner would find it."""
+        if not self.scenario.epochs:
+            return self.entry
+        names = [task_name(found.name) for found in self.disk.scan(f"{FRONTIER}/{LANE}/0")]
+        return self.tree.entry(max((n for n in names if n), default=TASK), LANE)
+
+    def rerun(self) -> None:
+        self.push("rerun")
+
+    def push(self, if_exists: IfExists = "error") -> None:
         try:
-            queue.push({"n": 1}, id=TASK, priority=LANE)
+            self.queue().push({"n": 1}, id=TASK, priority=LANE, if_exists=if_exists)
         except TaskExists:
             return
         self.checker.pushed(TASK)
 
     def claim(self) -> None:
-        got = self.log.claim(self.entry, ttl=TTL)
+        got = self.log.claim(self.look(), ttl=TTL)
         self.held = got if isinstance(got, Claim) else None
         if self.held is not None:
-            self.checker.claimed(self.name, TASK, self.held.generation)
+            self.checker.claimed(self.name, self.held.entry.name, self.held.generation)
 
     def beat(self) -> None:
         if self.held is not None:
@@ -117,7 +127,7 @@ class Worker:
         claim, self.held = self.held, None
         if claim is not None:
             self.log.complete(claim, witness_of(claim, self.machine, self.clock, result=self.name))
-            self.checker.acked(self.name, TASK, claim.generation, claim.nonce)
+            self.checker.acked(self.name, claim.entry.name, claim.generation, claim.nonce)
 
     def nack(self) -> None:
         claim, self.held = self.held, None
@@ -130,26 +140,29 @@ class Worker:
             self.log.release(claim, error=None, delay=0, count=False)
 
     def redrive(self) -> None:
-        self.log.redrive(self.entry)
+        self.log.redrive(self.look())
 
     def cancel(self) -> None:
         # As the queue does: only what was found is cancelled.
-        if self.disk.exists(self.entry.path) and self.log.cancel(self.entry):
-            self.checker.cancelled(self.name, TASK)
+        entry = self.look()
+        if self.disk.exists(entry.path) and self.log.cancel(entry):
+            self.checker.cancelled(self.name, entry.name)
 
     def repair(self) -> None:
         """Be the fresh worker that comes last: complete what can be completed."""
+        dead: set[str] = set()
         for _ in range(30):
-            if not self.disk.exists(self.entry.path):
+            names = {task_name(found.name) for found in self.disk.scan(f"{FRONTIER}/{LANE}/0")} - dead
+            if not names:
                 break
-            got = self.log.claim(self.entry, ttl=TTL)
+            got = self.log.claim(self.tree.entry(max(n for n in names if n), LANE), ttl=TTL)
             if isinstance(got, Claim):
                 self.held = got
-                self.checker.claimed(self.name, TASK, got.generation)
+                self.checker.claimed(self.name, got.entry.name, got.generation)
                 self.run("ack")
             elif isinstance(got, Blocked):
                 if got.dead:
-                    break
+                    dead.add(max(n for n in names if n))
                 self.clock.advance(2 * TTL)
         else:
             self.checker.failure(self.name, RuntimeError(f"the task is stuck in {FRONTIER}"))
@@ -157,7 +170,7 @@ class Worker:
     def tidy(self) -> None:
         """Clear up what crashes left."""
         if hasattr(self.log, "sweep_slots"):  # ADR 010 has nothing of the kind
-            Housekeeping(self.store, self.tree, self.log, self.clock, keep=3600.0).tidy()
+            self.queue()._housekeeping.tidy()
 
 
 _current: list[Worker] = []
@@ -177,5 +190,9 @@ def counted_nonce() -> str:
 @contextmanager
 def deterministic() -> Iterator[None]:
     """Take chance out of the code under test: nonces are counted per process."""
-    with patch("dfq.slotlog.nonce", counted_nonce), patch("dfq.providers.filesystem.intake.nonce", counted_nonce):
+    with (
+        patch("dfq.slotlog.nonce", counted_nonce),
+        patch("dfq.providers.filesystem.intake.nonce", counted_nonce),
+        patch("dfq.providers.filesystem.meta.nonce", counted_nonce),
+    ):
         yield

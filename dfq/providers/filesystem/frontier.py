@@ -196,7 +196,7 @@ class Frontier:
                 self._note(shard.path, found.name)
             elif shard.blocked.get(task, 0.0) <= now:
                 shard.blocked.pop(task, None)
-                into.append((found.mtime_ns, Entry(task, f"{shard.path}/{found.name}", lane.number)))
+                into.append((found.mtime_ns, self._tree.entry_at(f"{shard.path}/{found.name}", task, lane.number)))
 
     def _note(self, folder: str, filename: str) -> None:
         if not filename.startswith(".") and len(self._strange) < 1000:

@@ -1,86 +1,172 @@
-"""Clearing up what crashes leave behind. Nothing here is needed for a task to be done, or done once."""
+"""Clearing up: what crashes leave behind, and what is past its retention (ADR 018).
+
+Nothing here is needed for a task to be done, or done once.
+"""
 
 from __future__ import annotations
 
-from dfq.ports import Clock
+from dataclasses import dataclass
+
+from dfq.ports import Clock, Found
+from dfq.providers.filesystem.steady import Steadiness
+from dfq.providers.filesystem.view import View
 from dfq.slotlog import SlotLog
 from dfq.stores.disk import DiskStore
-from dfq.tree import FAILED, LEASES, RETIRED, Tree, slot_name, task_name
+from dfq.tree import COMPLETED, FAILED, LEASES, RETIRED, Tree, epoch_of, in_epoch, plain, slot_name, task_name
 
-EVERY = 60.0
+EVERY = 60.0  # seconds between two rounds
+BUDGET = 0.02  # seconds that a round may take; the next one goes on from there
 TEMPORARY = 3600.0
 REMEMBERED = 10_000
 
 
-class Housekeeping:
-    """Sweeps, now and then while idle: orphaned slots, dead letters that are none, names that may be used again."""
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """How long what is over is kept, in seconds; None is for ever."""
 
-    def __init__(self, store: DiskStore, tree: Tree, log: SlotLog, clock: Clock, *, keep: float) -> None:
+    guard: float  # nothing goes earlier than this
+    completed: float | None
+    failed: float | None
+
+    @classmethod
+    def of(cls, lease: float, completed: float | None, failed: float | None) -> Retention:
+        """Return what the settings ask for, and no less than safety does."""
+        guard = max(3600.0, 10 * lease)
+        return cls(
+            guard,
+            None if completed is None else max(completed, guard),
+            None if failed is None else max(failed, guard),
+        )
+
+
+class Housekeeping:
+    """Goes around the shards, a few at a time, once a minute."""
+
+    def __init__(
+        self,
+        store: DiskStore,
+        tree: Tree,
+        log: SlotLog,
+        view: View,
+        clock: Clock,
+        steadiness: Steadiness,
+        retention: Retention,
+    ) -> None:
         self._store = store
         self._tree = tree
         self._log = log
+        self._view = view
         self._clock = clock
-        self._keep = keep
-        self._last = -EVERY
-        self._seen: dict[str, float] = {}  # what may be removed later -> since when we see it
+        self._steadiness = steadiness
+        self._retention = retention
+        self._last: float | None = None
+        self._left: list[str] = []  # shards of this time around
+        self._young: dict[str, float] = {}  # folder of witnesses -> when (wall clock) the oldest can be removed
+        self._seen: dict[str, float] = {}  # temporary file -> since when we see it
 
-    def tidy(self) -> None:
-        """Do one round, unless the last one is recent."""
+    def tidy(self, *, busy: bool = False) -> None:
+        """Do a round, unless the last one is recent; a busy caller does not begin with one."""
         now = self._clock.elapsed()
-        if now - self._last < EVERY:
+        if self._last is None and busy:
+            self._last = now
+        if self._last is not None and now - self._last < EVERY:
             return
         self._last = now
-        self._orphans()
-        self._letters()
-        self._guards(now)
         self._temporary(now)
+        steady = self._steadiness.seconds() >= self._retention.guard
+        if not self._left:
+            self._left = sorted(self._shards(), reverse=True)
+        while self._left:
+            shard = self._left.pop()
+            self._orphans(shard)
+            self._letters(shard, steady)
+            if steady:
+                self._guards(shard)
+                self._witnesses(shard)
+            if self._clock.elapsed() - now > BUDGET:
+                break
 
-    def _orphans(self) -> None:
-        for shard in self._shards(LEASES):
-            leases = (slot_name(f.name) for f in self._store.disk.scan(f"{LEASES}/{shard}"))
-            for name in {found[0] for found in leases if found is not None}:
-                # The witness forbids that the names are used anew, so removing them is safe.
-                if self._store.exists(self._tree.completed(name)):
-                    self._store.sync(self._tree.completed(name))
-                    self._log.sweep_slots(name)
+    def _orphans(self, shard: str) -> None:
+        leases = (slot_name(f.name) for f in self._store.disk.scan(f"{LEASES}/{shard}"))
+        for name in {found[0] for found in leases if found is not None}:
+            # The witness forbids that the names are used anew, so removing them is safe.
+            witness = self._tree.completed(name)
+            if self._store.exists(witness):
+                self._store.sync(witness)
+                self._log.sweep_slots(name, witness)
 
-    def _letters(self) -> None:
-        for shard in self._shards(FAILED):
-            for found in self._store.disk.scan(f"{FAILED}/{shard}"):
-                name = task_name(found.name)
-                if name is None or not found.regular:
-                    continue
-                over = self._store.exists(self._tree.completed(name))
-                if over or not self._store.exists(self._tree.slot(name, 1)):
-                    self._store.remove(self._tree.failed(name))
+    def _letters(self, shard: str, steady: bool) -> None:
+        retain = self._retention.failed
+        for name, found in self._files(f"{FAILED}/{shard}"):
+            over = self._store.exists(self._tree.completed(name))
+            if over or not self._store.exists(self._tree.slot(name, 1)):
+                self._store.remove(self._tree.failed(name))
+            elif steady and retain is not None and self._older(found.mtime_ns, retain):
+                entry = self._view.find(name)
+                if entry is not None:
+                    self._log.expire(entry, lambda slot: self._is_old(slot, retain))
 
-    def _guards(self, now: float) -> None:
-        # Age by our own clock since we first saw it: a wall clock that jumps must not free a name early.
-        for shard in self._shards(RETIRED):
-            for found in self._store.disk.scan(f"{RETIRED}/{shard}"):
-                name = task_name(found.name)
-                path = f"{RETIRED}/{shard}/{found.name}"
-                if name is None or not self._old(path, now, self._keep):
-                    continue
-                self._log.sweep_slots(name)
-                self._store.remove(self._tree.completed(name))
-                self._store.remove(path)
+    def _guards(self, shard: str) -> None:
+        for name, found in self._files(f"{RETIRED}/{shard}"):
+            if self._older(found.mtime_ns, self._retention.guard):
+                # A crash may have left the link of an earlier witness: the one that is there now is no stub then.
+                if self._log.is_retired(name) and not self._needed(name):
+                    self._retire(name)
+                if not self._store.exists(self._tree.completed(name)) or not self._log.is_retired(name):
+                    self._store.remove(self._tree.retired(name))
+
+    def _witnesses(self, shard: str) -> None:
+        folder, retain = f"{COMPLETED}/{shard}", self._retention.completed
+        if retain is None or self._clock.wall() < self._young.get(folder, 0.0):
+            return
+        highest: dict[str, int] = {}
+        times: dict[str, int] = {}
+        for name, found in self._files(folder):
+            times[name] = found.mtime_ns
+            highest[plain(name)] = max(epoch_of(name), highest.get(plain(name), 0))
+        old = [name for name, mtime_ns in times.items() if self._older(mtime_ns, retain)]
+        # The latest epoch before the first one, which tells pushes that there are others (ADR 017).
+        for name in sorted(old, key=epoch_of, reverse=True):
+            last = in_epoch(name, highest[plain(name)])
+            if name == last and self._needed(name):
+                continue
+            if epoch_of(name) == 0 and name != last and self._store.exists(self._tree.completed(last)):
+                continue
+            self._retire(name)
+            del times[name]
+        oldest = min(times.values(), default=None)
+        self._young[folder] = self._clock.wall() + EVERY if oldest is None else oldest / 1e9 + retain
+
+    def _needed(self, name: str) -> bool:
+        """Tell whether a witness is the anchor of a task that was put back (ADR 017)."""
+        following = in_epoch(name, epoch_of(name) + 1)
+        return self._view.is_open(following) or self._store.exists(self._tree.completed(following))
+
+    def _retire(self, name: str) -> None:
+        self._log.sweep_slots(name, self._tree.completed(name))
+        self._store.remove(self._tree.completed(name))
+        self._store.remove(self._tree.retired(name))
 
     def _temporary(self, now: float) -> None:
-        for found in self._store.disk.scan("."):
-            if found.regular and found.name.startswith(".tmp-") and self._old(found.name, now, TEMPORARY):
-                self._store.remove(found.name)
+        # By our own clock since we first saw it: they are few, and their writer may still be at it.
+        found = {f.name for f in self._store.disk.scan(".") if f.regular and f.name.startswith(".tmp-")}
+        self._seen = {name: self._seen.get(name, now) for name in sorted(found)[:REMEMBERED]}
+        for name, first in self._seen.items():
+            if now - first >= TEMPORARY:
+                self._store.remove(name)
 
-    def _old(self, path: str, now: float, age: float) -> bool:
-        first = self._seen.get(path)
-        if first is None:
-            if len(self._seen) < REMEMBERED:
-                self._seen[path] = now
-            return False
-        if now - first < age:
-            return False
-        del self._seen[path]
-        return True
+    def _is_old(self, path: str, retain: float) -> bool:
+        facts = self._store.disk.look(path)
+        return facts is not None and self._older(facts.mtime_ns, retain)
 
-    def _shards(self, folder: str) -> list[str]:
-        return [f.name for f in self._store.disk.scan(folder) if f.directory and self._tree.is_shard(f.name)]
+    def _older(self, mtime_ns: int, seconds: float) -> bool:
+        return self._clock.wall() - mtime_ns / 1e9 >= seconds
+
+    def _files(self, folder: str) -> list[tuple[str, Found]]:
+        found = self._store.disk.scan(folder, times=True)
+        return [(name, f) for f in found if f.regular and (name := task_name(f.name)) is not None]
+
+    def _shards(self) -> set[str]:
+        folders = (LEASES, FAILED, RETIRED, COMPLETED)
+        listed = (f for folder in folders for f in self._store.disk.scan(folder))
+        return {f.name for f in listed if f.directory and self._tree.is_shard(f.name)}

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 
 from dfq.ports import Clock, Disk
 from dfq.providers.filesystem.frontier import Frontier
-from dfq.providers.filesystem.housekeeping import Housekeeping
 from dfq.providers.filesystem.schedule import Schedule
 from dfq.providers.filesystem.wake import ATTRIB, CLOSE_WRITE, CREATE, DELETE, MOVED_TO, Events
 from dfq.tree import FRONTIER, LEASES, SCHEDULED, Tree, is_lane, slot_name, task_name
@@ -26,7 +25,6 @@ class Idle:
         tree: Tree,
         frontier: Frontier,
         schedule: Schedule,
-        housekeeping: Housekeeping,
         clock: Clock,
         scan_lock: threading.RLock,
         where: str,
@@ -35,7 +33,6 @@ class Idle:
         self._tree = tree
         self._frontier = frontier
         self._schedule = schedule
-        self._housekeeping = housekeeping
         self._clock = clock
         self._scan_lock = scan_lock  # for the frontier and the schedule
         self._where = where
@@ -54,7 +51,6 @@ class Idle:
             if events.watch(self._folders()):
                 return  # something may have come before we watched: look once more
             with self._scan_lock:
-                self._housekeeping.tidy()
                 due = min(self._frontier.next_due(), self._schedule.next_due())
             quiet = SLOW_POLL if self.alert else BLIND_POLL
             seen = events.wait(max(0.0, min(left, quiet, due - self._clock.elapsed())))

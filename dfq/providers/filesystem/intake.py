@@ -15,7 +15,7 @@ from dfq.providers.filesystem.schedule import Schedule
 from dfq.providers.filesystem.view import View
 from dfq.queue import Push
 from dfq.stores.disk import DiskStore
-from dfq.tree import SCHEDULED, Entry, Tree
+from dfq.tree import SCHEDULED, Entry, Tree, in_epoch
 
 FEW = 8  # up to which a flush per task is cheaper than one of the whole filesystem
 
@@ -24,12 +24,17 @@ FEW = 8  # up to which a flush per task is cheaper than one of the whole filesys
 class Item:
     """A task on its way in."""
 
+    push: Push
     id: str
     entry: Entry
     path: str  # where it goes first: the entry's own path, or one in scheduled/
     data: bytes
-    named: bool  # its id was given, so it may be there already
     nonce: str
+
+    @property
+    def named(self) -> bool:
+        """True if its id was given, so that it may be there already."""
+        return self.push.id is not None
 
 
 class Intake:
@@ -56,18 +61,18 @@ class Intake:
         self._max_payload = max_payload
         self._max_file = max_file
 
-    def prepare(self, push: Push) -> Item:
+    def prepare(self, push: Push, epoch: int = 0) -> Item:
         """Return a task ready to be written. Raises InvalidTask, PayloadTooLarge."""
         priority, delay = checks.check_priority(push.priority), checks.check_delay(push.delay)
         value, encoding = encode_payload(push.payload, self._max_payload)
         task_id = new_id() if push.id is None else push.id
-        name, secret, wall = encode(task_id), nonce(), self._clock.wall()
+        name, secret, wall = in_epoch(encode(task_id), epoch), nonce(), self._clock.wall()
         record: dict[str, Any] = {
             "id": task_id,
             "payload": value,
             "encoding": encoding,
             "priority": priority,
-            "epoch": 0,
+            "epoch": epoch,
             "created_at": iso(wall),
             "nonce": secret,
         }
@@ -81,7 +86,7 @@ class Intake:
                 "boot_id": self._machine.boot_id,
                 "deadline_boottime": not_before(self._clock.elapsed() + delay),
             }
-        return Item(task_id, entry, path, dumps(record, "payload") + b"\n", push.id is not None, secret)
+        return Item(push, task_id, entry, path, dumps(record, "payload") + b"\n", secret)
 
     def write(self, items: list[Item]) -> list[Item]:
         """Write tasks and return those whose id was taken; the others are safe now, as durability asks."""
@@ -119,7 +124,7 @@ class Intake:
             return False
         if sync:
             store.sync(item.path)
-        if store.exists(self._tree.completed(item.entry.name)):  # completed while we were writing
+        if store.exists(item.entry.witness):  # completed while we were writing
             store.remove(item.path)
             return False
         if item.path != item.entry.path:

@@ -7,7 +7,7 @@ import errno
 import os
 import stat
 
-from dfq.codec import dumps, iso, loads
+from dfq.codec import dumps, iso, loads, nonce
 from dfq.errors import ConfigError, InvalidTask, QueueUnavailable
 from dfq.ports import Clock, filesystem_kind
 from dfq.stores.disk import DiskStore
@@ -46,7 +46,7 @@ def shards_of(store: DiskStore, clock: Clock, *, create: bool, shards: int, wher
 def _write(store: DiskStore, clock: Clock, shards: int, where: str) -> None:
     meta = {
         "format": FORMAT,
-        "queue_id": os.urandom(16).hex(),
+        "queue_id": nonce(),
         "created_at": iso(clock.wall()),
         "shards": shards,
     }

@@ -14,15 +14,16 @@ from dfq import checks
 from dfq.claim import Blocked, Claim, Gone
 from dfq.codec import decode_payload, dumps, encode_result, iso, loads
 from dfq.config import Settings
-from dfq.errors import InvalidTask, LeaseLost, QueueUnavailable, TaskExists, TaskNotFound, Unsupported
-from dfq.names import check_queue_name, decode, encode
+from dfq.errors import InvalidTask, LeaseLost, QueueUnavailable, TaskExists, TaskNotFound
+from dfq.names import check_queue_name, encode
 from dfq.ports import Clock, Disk, Machine, OsDisk, SystemClock
 from dfq.providers.filesystem.frontier import Frontier
-from dfq.providers.filesystem.housekeeping import Housekeeping
+from dfq.providers.filesystem.housekeeping import Housekeeping, Retention
 from dfq.providers.filesystem.idle import Idle
 from dfq.providers.filesystem.intake import Intake, Item
 from dfq.providers.filesystem.meta import refuse_unsafe, shards_of
 from dfq.providers.filesystem.schedule import Schedule
+from dfq.providers.filesystem.steady import Steadiness
 from dfq.providers.filesystem.view import View
 from dfq.queue import DEFAULT_PRIORITY, Counts, IfExists, Push, QueueManager, State, Task, TaskInfo, as_push
 from dfq.records import witness_of
@@ -30,12 +31,13 @@ from dfq.renewal import Renewer
 from dfq.slotlog import Limits, SlotLog
 from dfq.staleness import Judge
 from dfq.stores.disk import DiskStore
-from dfq.tree import PAUSED, Entry, Tree, parent, task_name
+from dfq.tree import PAUSED, Entry, Tree, epoch_of, id_of, in_epoch, parent, task_name
 from dfq.trouble import trouble
 
 log = logging.getLogger("dfq")
 
 MANY = 1000  # tasks that push_many makes durable together
+EPOCH_RACES = 20  # how often a push looks again because somebody else pushed the same id's next epoch
 
 
 class FilesystemQueue(QueueManager):
@@ -108,9 +110,10 @@ class FilesystemQueue(QueueManager):
             max_payload=settings.max_payload,
             max_file=self._max_file,
         )
-        keep = max(3600.0, 10 * self._ttl)
-        housekeeping = Housekeeping(store, tree, self._log, self._clock, keep=keep)
-        self._idle = Idle(disk, tree, self._frontier, self._schedule, housekeeping, self._clock, self._scan_lock, where)
+        retention = Retention.of(self._ttl, settings.retain_completed, settings.retain_failed)
+        steadiness = Steadiness(store, self._clock, self._machine)
+        self._housekeeping = Housekeeping(store, tree, self._log, self._view, self._clock, steadiness, retention)
+        self._idle = Idle(disk, tree, self._frontier, self._schedule, self._clock, self._scan_lock, where)
         self._renewer = Renewer(
             self._log.heartbeat,
             self._clock,
@@ -166,30 +169,56 @@ class FilesystemQueue(QueueManager):
                 self._frontier.arrived(lane)
         self._idle.wake()
         for item in taken:
-            self._refuse(item, if_exists)
+            self._push_again(item, if_exists)
         return [item.id for item in batch]
 
-    def _refuse(self, item: Item, if_exists: IfExists) -> None:
-        if if_exists == "skip":
-            return
+    def _push_again(self, item: Item, if_exists: IfExists) -> None:
+        """Push an id that was used before: as its next epoch if that is asked for, or if it was cancelled (ADR 017)."""
+        for _ in range(EPOCH_RACES):
+            name = self._next_epoch(item, if_exists)
+            if name is None:
+                return
+            with self._trouble("push"):
+                again = self._intake.prepare(item.push, epoch_of(name))
+                if not self._intake.write([again]) and self._anchored(again):
+                    return
+        raise QueueUnavailable(f"task {item.id!r} is being pushed by too many at once: try again")
+
+    def _next_epoch(self, item: Item, if_exists: IfExists) -> str | None:
+        """Return the name to push an id under; None if nothing is to be pushed. Raises TaskExists."""
         try:
             info = self.get(item.id)
-        except TaskNotFound:
-            info = None
-        state = "there" if info is None else "cancelled" if info.cancelled else info.state
-        if if_exists == "rerun":
-            if info is not None and state == "failed":
-                pushed = loads(item.data, item.path)
-                if decode_payload(pushed["payload"], pushed["encoding"], item.path) != info.payload:
-                    raise Unsupported(
-                        f"task {item.id!r} failed with another payload: cancel it and push the new one under another id"
-                    )
+        except TaskNotFound:  # retired meanwhile
+            return in_epoch(item.entry.name, 0)
+        if info.state == "completed" and (entry := self._view.find(in_epoch(item.entry.name, info.epoch))):
+            self._log.finish(entry)  # the next epoch counts from its witness
+        following = in_epoch(item.entry.name, info.epoch + 1)
+        if info.ended_without_result:
+            return following
+        if if_exists == "skip":
+            return None
+        if if_exists == "rerun" and info.state == "completed":
+            return following
+        if if_exists == "rerun" and info.state == "failed":
+            pushed = loads(item.data, item.path)
+            if decode_payload(pushed["payload"], pushed["encoding"], item.path) == info.payload:
                 self.retry(item.id)
-                return
-            if state in ("completed", "cancelled"):
-                raise Unsupported(f"task {item.id!r} is {state}: running it again is not built yet")
-        hint = "its id is free again an hour or more after that" if state == "cancelled" else "use if_exists='skip'"
-        raise TaskExists(f"task {item.id!r} is already {state}: {hint}", task_id=item.id)
+                return None
+            self.cancel(item.id)
+            return following
+        hint = "use if_exists='skip', or 'rerun' to run it again once it is over"
+        raise TaskExists(f"task {item.id!r} is already {info.state}: {hint}", task_id=item.id)
+
+    def _anchored(self, item: Item) -> bool:
+        """Tell whether a later epoch that was just pushed may stay; if not, it was taken back.
+
+        While an id has later epochs, the witness of its first tells every push so. If it was retired in this very
+        moment, the task is taken out again in a way that holds, unless a worker has completed it already.
+        """
+        anchor = self._tree.completed(in_epoch(item.entry.name, 0))
+        if item.entry.witness == anchor or self._store.exists(anchor):
+            return True
+        return not self._log.cancel(self._tree.entry_at(item.path, item.entry.name, item.entry.lane))
 
     # -- poll --------------------------------------------------------------------------------------
 
@@ -209,6 +238,8 @@ class FilesystemQueue(QueueManager):
             while True:
                 tasks = self._take(batch_size, ttl, liveness)
                 left = ends - self._clock.elapsed()
+                with self._scan_lock:
+                    self._housekeeping.tidy(busy=bool(tasks))
                 if tasks or left <= 0 or self._interrupted.is_set() or self._closed:
                     return tasks
                 self._idle.sleep(left)
@@ -296,9 +327,10 @@ class FilesystemQueue(QueueManager):
 
     def ack(self, task: Task, result: Any = None) -> None:
         value, encoding = encode_result(result, self.settings.max_payload)
+        stub = self.settings.on_ack == "delete"
         with self._trouble("ack"), (claim := self._claim_of(task)).mutex:
-            witness = witness_of(claim, self._machine, self._clock, "done", value, encoding)
-            self._log.complete(claim, witness)
+            witness = witness_of(claim, self._machine, self._clock, "done", None if stub else value, encoding)
+            self._log.complete(claim, witness | {"stub": True} if stub else witness, retire=stub)
         self._renewer.remove(claim)
         with self._scan_lock:
             self._frontier.forget(claim.entry)
@@ -368,7 +400,7 @@ class FilesystemQueue(QueueManager):
                 return [self._again(e) for e in done]
             ids = checks.check_ids(task_ids)
             for task_id in ids:
-                entry = self._view.find(encode(task_id))
+                entry = self._view.find(self._view.current(encode(task_id)))
                 if entry is None or not self._log.redrive(entry):
                     raise TaskNotFound(f"task {task_id!r} is not among the failed ones")
                 self._again(entry)
@@ -377,13 +409,13 @@ class FilesystemQueue(QueueManager):
     def _again(self, entry: Entry) -> str:
         self._returned.append(entry.name)
         self._idle.wake()
-        return decode(entry.name) or self._view.id_of(entry)
+        return id_of(entry.name) or self._view.id_of(entry)
 
     def cancel(self, task_ids: str | Iterable[str]) -> list[str]:
         ids = checks.check_ids(task_ids)
         with self._trouble("cancel"):
             for task_id in ids:
-                name = encode(task_id)
+                name = self._view.current(encode(task_id))
                 if not sum(self._log.cancel(entry) for entry in self._entries(name)):
                     raise TaskNotFound(f"task {task_id!r} is not waiting, running or failed")
         return ids
@@ -392,7 +424,7 @@ class FilesystemQueue(QueueManager):
         found = [self._view.find(name)]
         path = self._schedule.find(name)
         if path is not None:
-            found.append(Entry(name, path, DEFAULT_PRIORITY))
+            found.append(self._tree.entry_at(path, name, DEFAULT_PRIORITY))
         return [entry for entry in found if entry is not None]
 
     def purge(self) -> int:
@@ -401,7 +433,7 @@ class FilesystemQueue(QueueManager):
             for path in self._schedule.paths():
                 name = task_name(path.rpartition("/")[2])
                 if name is not None:
-                    gone += self._log.cancel(Entry(name, path, DEFAULT_PRIORITY))
+                    gone += self._log.cancel(self._tree.entry_at(path, name, DEFAULT_PRIORITY))
                     self._disk.rmdir(parent(path))
             return gone
 

@@ -8,14 +8,31 @@ from typing import Any
 from dfq.codec import decode_payload, loads
 from dfq.errors import InvalidTask, TaskNotFound
 from dfq.lease import Slot, parse
-from dfq.names import decode, encode
+from dfq.names import encode
 from dfq.ports import Clock, Machine
 from dfq.providers.filesystem.schedule import Schedule
 from dfq.queue import Counts, State, TaskInfo
+from dfq.records import token_of
 from dfq.slotlog import SlotLog
 from dfq.staleness import Judge, moment
 from dfq.stores.disk import DiskStore
-from dfq.tree import COMPLETED, FAILED, FRONTIER, LEASES, RETIRED, Entry, Tree, is_lane, parent, slot_name, task_name
+from dfq.tree import (
+    COMPLETED,
+    FAILED,
+    FRONTIER,
+    LEASES,
+    RETIRED,
+    Entry,
+    Tree,
+    epoch_of,
+    id_of,
+    in_epoch,
+    is_lane,
+    parent,
+    plain,
+    slot_name,
+    task_name,
+)
 
 
 class View:
@@ -45,12 +62,16 @@ class View:
     def counts(self) -> Counts:
         """Count the tasks in each state."""
         tally = {"pending": 0, "leased": 0, "scheduled": 0, "completed": 0, "failed": 0}
-        for _, state, _ in self._open_tasks():
+        again = set()  # ids that were put back: they count by what they are now
+        for entry, state, _ in self._open_tasks():
             tally[state] += 1
-        tally["scheduled"] += len(self._schedule.paths())
+            if epoch_of(entry.name):
+                again.add(plain(entry.name))
+        scheduled = self._schedule.paths()
+        tally["scheduled"] += len(scheduled)
+        again |= {plain(name) for path in scheduled if (name := task_name(path.rpartition("/")[2])) and epoch_of(name)}
         for shard in self._shards(COMPLETED):
-            done = self._names(f"{COMPLETED}/{shard}")
-            tally["completed"] += len(done - self._names(f"{RETIRED}/{shard}"))
+            tally["completed"] += len(self._done(shard, again))
         return Counts(**tally)
 
     def tasks(self, state: State | None) -> Iterator[TaskInfo]:
@@ -67,15 +88,16 @@ class View:
                 if info is not None:
                     yield info
         if state in (None, "completed"):
+            again = {plain(entry.name) for entry in self.frontier() if epoch_of(entry.name)}
             for shard in self._shards(COMPLETED):
-                for name in sorted(self._names(f"{COMPLETED}/{shard}") - self._names(f"{RETIRED}/{shard}")):
+                for name in sorted(self._done(shard, again)):
                     info = self._witness(name)
                     if info is not None:
                         yield info
 
     def get(self, task_id: str) -> TaskInfo:
         """Return what is known of one task. Raises TaskNotFound."""
-        name = encode(task_id)
+        name = self.current(encode(task_id))
         info = self._witness(name)
         if info is None:
             entry = self.find(name)
@@ -91,10 +113,25 @@ class View:
             raise TaskNotFound(f"there is no task {task_id!r} in this queue")
         return info
 
+    def current(self, name: str) -> str:
+        """Return the name of an id in its latest epoch (ADR 017)."""
+        if not self._store.exists(self._tree.completed(name)) and self.is_open(name):
+            return name
+        highest = max(self._epochs(name), default=0)
+        following = in_epoch(name, highest + 1)
+        return following if self.is_open(following) else in_epoch(name, highest)
+
+    def is_open(self, name: str) -> bool:
+        """Tell whether a name waits in the frontier or in the schedule."""
+        return self.find(name) is not None or self._schedule.find(name) is not None
+
+    def _epochs(self, name: str) -> list[int]:
+        folder = parent(self._tree.completed(name))
+        return [epoch_of(found) for found in self._names(folder) if plain(found) == name]
+
     def find(self, name: str) -> Entry | None:
         """Return the frontier entry of a name, from the best lane that has one."""
-        lanes = sorted((f.name for f in self._disk.scan(FRONTIER) if f.directory and is_lane(f.name)), reverse=True)
-        for lane in lanes:
+        for lane in self._lanes():
             entry = self._tree.entry(name, int(lane))
             shard = self._disk.look(parent(entry.path))  # behind a link lies another's file
             if shard is not None and shard.directory and self._store.exists(entry.path):
@@ -104,7 +141,7 @@ class View:
     def id_of(self, entry: Entry) -> str:
         """Return the id of an entry whose name does not tell it."""
         task = self._read(entry.path) or {}
-        return str(task.get("id") or entry.name)
+        return str(task.get("id") or plain(entry.name))
 
     def frontier(self) -> Iterator[Entry]:
         """Iterate over the entries of the frontier that are not completed, each name once."""
@@ -116,7 +153,7 @@ class View:
         return [n for shard in self._shards(FAILED) for n in sorted(self._names(f"{FAILED}/{shard}"))]
 
     def _open_tasks(self) -> Iterator[tuple[Entry, State, Slot | None]]:
-        lanes = sorted((f.name for f in self._disk.scan(FRONTIER) if f.directory and is_lane(f.name)), reverse=True)
+        lanes = self._lanes()
         shards = {lane: set(self._shards(f"{FRONTIER}/{lane}")) for lane in lanes}
         for shard in sorted(set().union(*shards.values())) if shards else []:
             seen: set[str] = set()
@@ -128,7 +165,7 @@ class View:
                 for name in sorted(names - seen - done):
                     seen.add(name)
                     slot = self._log.top(name) if name in slots else None
-                    yield Entry(name, f"{folder}/{name}.json", int(lane)), self._state(slot), slot
+                    yield self._tree.entry(name, int(lane)), self._state(slot), slot
 
     def _state(self, slot: Slot | None) -> State:
         if slot is None:
@@ -155,13 +192,14 @@ class View:
             elif (ends := moment(record.get("expiry_timestamp"))) is not None:
                 left = ends - self._clock.wall()
         return TaskInfo(
-            id=str(task.get("id") or decode(entry.name) or entry.name),
+            id=str(task.get("id") or id_of(entry.name) or plain(entry.name)),
             state=state,
             payload=task.get("payload"),
             priority=entry.lane,
             created_at=_text(task.get("created_at")),
             attempt=slot.attempt if slot else 0,
-            token=slot.generation if slot and state == "leased" else None,
+            token=token_of(entry.name, slot.generation) if slot and state == "leased" else None,
+            epoch=epoch_of(entry.name),
             worker_id=_text(record.get("worker_id")) if state == "leased" else None,
             due_at=_text(record.get("due_at")) if state == "scheduled" else None,
             expires_in=left,
@@ -177,12 +215,13 @@ class View:
             return None
         name = task_name(path.rpartition("/")[2]) or ""
         return TaskInfo(
-            id=str(task.get("id") or decode(name) or name),
+            id=str(task.get("id") or id_of(name) or plain(name)),
             state="scheduled",
             payload=task.get("payload"),
             priority=task.get("priority"),
             created_at=_text(task.get("created_at")),
             due_at=_text(task.get("due_at")),
+            epoch=epoch_of(name),
             path=path,
         )
 
@@ -199,7 +238,7 @@ class View:
             result = record.get("result")
         attempt = record.get("attempt")
         return TaskInfo(
-            id=str(record.get("task_id") or decode(name) or name),
+            id=str(record.get("task_id") or id_of(name) or plain(name)),
             state="completed",
             created_at=_text(record.get("created_at")),
             attempt=attempt if isinstance(attempt, int) else 0,
@@ -209,6 +248,8 @@ class View:
             completed_at=_text(record.get("completed_at")),
             result=result,
             cancelled=record.get("state") == "cancelled",
+            expired=record.get("state") == "expired",
+            epoch=epoch_of(name),
             path=path,
         )
 
@@ -226,6 +267,16 @@ class View:
     def _lanes(self) -> list[str]:
         lanes = (f.name for f in self._disk.scan(FRONTIER) if f.directory and is_lane(f.name))
         return sorted(lanes, reverse=True)
+
+    def _done(self, shard: str, again: set[str]) -> set[str]:
+        """Return what is completed in a shard: each id once, in its latest epoch, unless it is open again."""
+        found, retired = self._names(f"{COMPLETED}/{shard}"), self._names(f"{RETIRED}/{shard}")
+        latest: dict[str, int] = {}
+        for name in (n for n in found if "~" in n):
+            latest[plain(name)] = max(epoch_of(name), latest.get(plain(name), 0))
+        if latest:
+            found = {n for n in found if epoch_of(n) == latest.get(plain(n), 0)}
+        return found - retired - {in_epoch(name, latest.get(name, 0)) for name in again}
 
     def _shards(self, folder: str) -> list[str]:
         return sorted(f.name for f in self._disk.scan(folder) if f.directory and self._tree.is_shard(f.name))
