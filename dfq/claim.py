@@ -78,6 +78,11 @@ class Claim(Held):
         self._lost = True
         self.end()
 
+    @property
+    def ran_out(self) -> bool:
+        """True when its time is over and nobody renewed it; another may have it at any moment."""
+        return self._clock.elapsed() > self.beat_at + self.ttl
+
     def end(self) -> None:
         """Let go of the lease file, and so of its lock."""
         self.ended = True

@@ -129,6 +129,15 @@ def new_id() -> str:
     return f"{now:012x}-{low:015x}"
 
 
+def _forget_ids() -> None:
+    # A child process that went on from its parent's last id would make the same ones.
+    global _last_id, _id_lock
+    _last_id, _id_lock = (0, 0), threading.Lock()
+
+
+os.register_at_fork(after_in_child=_forget_ids)
+
+
 def nonce() -> str:
     """Return a text that nobody else has."""
     return os.urandom(12).hex()

@@ -15,6 +15,8 @@ import time
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
+UNKNOWN_BOOT = "unknown"  # where the kernel does not tell: then no lease is stale for being of another boot
+
 
 class Facts(NamedTuple):
     """What fstat or lstat tells of a file."""
@@ -135,7 +137,7 @@ class Machine:
             with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as f:
                 boot_id = f.read(64).strip()
         except OSError:
-            boot_id = f"unknown-{os.urandom(8).hex()}"  # never equal to another: only time counts then
+            boot_id = UNKNOWN_BOOT
         pid = os.getpid()
         return cls(host, boot_id, pid, f"{host}-{pid}-{os.urandom(3).hex()}")
 
@@ -149,6 +151,7 @@ class SystemClock:
         return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
+_CHUNK = 64 * 1024
 _MISSING = (FileNotFoundError, NotADirectoryError)
 
 
@@ -199,9 +202,9 @@ class OsDisk:
             done += os.pwrite(fd, data[done:], done)
 
     def read(self, fd: int, limit: int) -> bytes:
-        data = os.pread(fd, limit, 0)
-        while data and len(data) < limit:
-            more = os.pread(fd, limit - len(data), len(data))
+        data = os.pread(fd, min(limit, _CHUNK), 0)
+        while data and len(data) < limit:  # most files are one chunk, and then one more look tells that this was all
+            more = os.pread(fd, min(limit - len(data), 16 * _CHUNK), len(data))
             if not more:
                 break
             data += more
@@ -320,10 +323,32 @@ def _facts(s: os.stat_result) -> Facts:
     return Facts(stat.S_ISREG(s.st_mode), stat.S_ISDIR(s.st_mode), s.st_nlink, s.st_size, s.st_mtime_ns)
 
 
+#: The numbers by which the kernel names filesystems, for those that matter here.
+_KINDS = {
+    0xEF53: "ext4",  # or ext2, ext3
+    0x58465342: "xfs",
+    0x9123683E: "btrfs",
+    0xF2F52010: "f2fs",
+    0x01021994: "tmpfs",
+    0x858458F6: "ramfs",
+    0x794C7630: "overlay",
+    0x2FC12FC1: "zfs",
+    0xCA451A4E: "bcachefs",
+    0x3153464A: "jfs",
+    0x6969: "nfs",
+    0xFF534D42: "cifs",
+    0xFE534D42: "smb",
+    0x65735546: "fuse",
+    0x01021997: "9p",
+    0x00C36400: "ceph",
+    0x01161970: "gfs2",
+    0x7461636F: "ocfs2",
+    0x4D44: "vfat",
+    0x2011BAB0: "exfat",
+    0x7366746E: "ntfs3",
+}
 #: Filesystems whose locks this kernel alone hands out. Others (NFS, CIFS, FUSE, 9p, …) go by time.
-_LOCAL = frozenset(
-    ("ext2", "ext3", "ext4", "xfs", "btrfs", "f2fs", "tmpfs", "ramfs", "overlay", "zfs", "bcachefs", "jfs")
-)
+_LOCAL = frozenset(("ext4", "xfs", "btrfs", "f2fs", "tmpfs", "ramfs", "overlay", "zfs", "bcachefs", "jfs"))
 
 
 def is_local(path: str) -> bool:
@@ -332,15 +357,14 @@ def is_local(path: str) -> bool:
 
 
 def filesystem_kind(path: str) -> str:
-    """Return the kind of filesystem that a path lies on ("ext4"), or "unknown"."""
-    real, best, kind = os.path.realpath(path) + "/", "", "unknown"
-    try:
-        with open("/proc/self/mounts", encoding="utf-8", errors="surrogateescape") as mounts:
-            for line in mounts:
-                fields = line.split(" ")
-                point = fields[1].encode().decode("unicode_escape").rstrip("/") + "/"
-                if real.startswith(point) and len(point) >= len(best):
-                    best, kind = point, fields[2]
-    except (OSError, IndexError, UnicodeError):
+    """Return the kind of filesystem that a path lies on ("ext4"), or "unknown".
+
+    The kernel is asked, not /proc/mounts: in a chroot that does not list what one stands on.
+    """
+    import ctypes
+
+    # f_type is the first word of struct statfs, whatever else an architecture puts into it.
+    buffer = (ctypes.c_long * 64)()
+    if ctypes.CDLL(None, use_errno=True).statfs(os.fsencode(path), ctypes.byref(buffer)) != 0:
         return "unknown"
-    return kind
+    return _KINDS.get(buffer[0] & 0xFFFFFFFF, "unknown")

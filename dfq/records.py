@@ -37,6 +37,7 @@ def witness_of(
         "duration_s": round(clock.elapsed() - claim.claimed_at, 6),
         "result": result,
         "result_encoding": encoding,
+        "task_nonce": claim.task.get("nonce"),
     }
 
 

@@ -41,14 +41,19 @@ class Renewer:
         self._asleep_until = float("inf")
 
     def add(self, task: Task, claim: Claim) -> None:
-        """Look after a claim until it ends."""
+        """Look after a claim until it ends. Raises RuntimeError if no thread can be started."""
         inbox = self._inbox
         reference = weakref.ref(task, lambda _: inbox.put(claim))
         with self._lock:
-            self._held[claim] = reference
             if self._thread is None or not self._thread.is_alive():
-                self._thread = threading.Thread(target=self._run, name="dfq-renewal", daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=self._run, name="dfq-renewal", daemon=True)
+                self._thread, before = thread, self._thread
+                try:
+                    thread.start()
+                except RuntimeError:
+                    self._thread = before
+                    raise
+            self._held[claim] = reference
             sooner = self._next_look(claim) < self._asleep_until
         if sooner:
             inbox.put(None)
@@ -57,6 +62,12 @@ class Renewer:
         """Stop looking after a claim."""
         with self._lock:
             self._held.pop(claim, None)
+
+    def forked(self) -> None:
+        """Let go of everything, in a child process: the leases are its parent's."""
+        for claim in list(self._held):
+            claim.mutex = threading.Lock()  # the one there was may have been held when the process was copied
+            claim.lose()
 
     def claims(self) -> list[Claim]:
         """Return what is held now."""

@@ -6,6 +6,8 @@ them may be the last one that a process ever makes.
 
 from __future__ import annotations
 
+import contextlib
+import errno
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -22,6 +24,7 @@ from dfq.tree import Entry, Tree, id_of, is_key, parent, plain, slot_name
 
 MAX_SLOTS = 10_000
 MAX_ERRORS = 100
+CANCEL_RACES = 1000  # how often a cancel tries again because somebody else was faster
 IN_THE_WAY = 60.0  # how often to look again at a task whose witness's name something else has
 
 
@@ -71,11 +74,20 @@ class SlotLog:
                 until, held = self._judge.held_until(top, self._tree.slot(name, top.generation)), True
             if until is not None:
                 return Blocked(until, held=held)
-            if top.attempt >= self._limits.max_attempts or top.generation >= MAX_SLOTS:
-                if self._bury(entry, top, f"{top.attempt} of {self._limits.max_attempts} attempts failed"):
+            reason = self._used_up(top)
+            if reason is not None:
+                if self._bury(entry, top, reason):
                     return Blocked(None, dead=True)
                 return Raced()
         return self._take(entry, top, ttl=ttl, liveness=liveness)
+
+    def _used_up(self, top: Slot) -> str | None:
+        """Return why a task may not run again; None if it may."""
+        if top.attempt >= self._limits.max_attempts:
+            return f"{top.attempt} of {self._limits.max_attempts} attempts failed"
+        if top.generation >= MAX_SLOTS and not top.record.get("redriven"):
+            return f"it was handed out {top.generation:,} times without being completed"
+        return None
 
     def _take(
         self, entry: Entry, top: Slot | None, *, ttl: float, liveness: str, count: bool = True
@@ -118,6 +130,13 @@ class SlotLog:
                     self._bury(entry, parse(name, generation, data), str(e))
                     hold.close()
                     return Blocked(None, dead=True)
+        except OSError:
+            # It never ran: the slot is ours, so say so in it rather than let it count as an attempt.
+            back = released(record, attempt=attempt - count, delay=0, error=None, machine=self._machine, clock=clock)
+            with contextlib.suppress(OSError):
+                hold.rewrite(lease_bytes(back))
+            hold.close()
+            raise
         except BaseException:
             hold.close()
             raise
@@ -130,7 +149,7 @@ class SlotLog:
         """
         exists, slot = self._store.exists, self._tree.slot
         generation = 0
-        while generation < MAX_SLOTS + 1 and exists(slot(name, generation + 1)):
+        while exists(slot(name, generation + 1)):
             generation += 1
         return self._read(name, generation) if generation else None
 
@@ -186,12 +205,22 @@ class SlotLog:
         return used_up
 
     def _still_mine(self, claim: Claim, what: str) -> None:
+        self._in_time(claim, what)
         name, generation = claim.entry.name, claim.generation
-        if claim.ended:
-            raise LeaseLost(f"task {name!r} cannot be {what}: it is no longer held")
-        if self._store.exists(self._tree.slot(name, generation + 1)) or not claim.hold.named():
+        following = self._tree.slot(name, generation + 1)
+        # A DONE slot of our own is that of an ack which an error cut short: it can be tried again.
+        taken = self._store.exists(following) and not (what == "renewed" and self._is_mine(following, claim))
+        if taken or not claim.hold.named():
             claim.lose()
             raise LeaseLost(f"task {name!r} cannot be {what}: generation {generation} was taken over")
+
+    def _in_time(self, claim: Claim, what: str) -> None:
+        """Raise LeaseLost for a claim that is over, or whose time is: then nothing is tried."""
+        over = claim.ended
+        if over or claim.ran_out:
+            claim.lose()
+            reason = "it is no longer held" if over else f"its lease of {claim.ttl:g} s ran out"
+            raise LeaseLost(f"task {claim.entry.name!r} cannot be {what}: {reason}")
 
     def take_up(self, receipt: str) -> Claim:
         """Return the claim that a receipt stands for. Raises LeaseLost, InvalidTask."""
@@ -231,11 +260,7 @@ class SlotLog:
     def complete(self, claim: Claim, witness: dict[str, Any], *, retire: bool = False) -> None:
         """Complete a task: once this returns, it is done for good. Raises LeaseLost."""
         store, name = self._store, claim.entry.name
-        if claim.ended:
-            raise LeaseLost(f"task {name!r} cannot be acked: it is no longer held")
-        if self._clock.elapsed() > claim.beat_at + claim.ttl:
-            claim.lose()
-            raise LeaseLost(f"task {name!r} cannot be acked: its lease of {claim.ttl:g} s ran out")
+        self._in_time(claim, "acked")
         slot, done = self._tree.slot(name, claim.generation + 1), claim.entry.witness
         staged = store.stage(dumps(witness | {"nonce": claim.nonce}, "witness") + b"\n")
         try:
@@ -260,7 +285,7 @@ class SlotLog:
 
     def cancel(self, entry: Entry) -> bool:
         """Take a task out of the queue whatever its state; False if it is over already."""
-        while True:
+        for _ in range(CANCEL_RACES):
             if self._store.exists(entry.witness):
                 self._sweep(entry)
                 return False
@@ -272,8 +297,8 @@ class SlotLog:
             if isinstance(claim, Gone):
                 return False
             if isinstance(claim, Claim):
-                break
-        return self._end_without_result(claim, "cancelled")
+                return self._end_without_result(claim, "cancelled")
+        raise OSError(errno.EBUSY, "too many others claim and release this task", entry.path)
 
     def expire(self, entry: Entry, old: Callable[[str], bool]) -> bool:
         """Take a dead task out of the queue if its death is old (by the path of its DEAD slot); False if it is not.
@@ -442,6 +467,7 @@ class SlotLog:
             clock=self._clock,
         )
         record = released(record, attempt=0, delay=0, error=None, machine=self._machine, clock=self._clock)
+        record["redriven"] = True
         slot = self._tree.slot(name, top.generation + 1)
         staged = store.stage(lease_bytes(record))
         try:

@@ -11,7 +11,7 @@ from typing import Any
 
 from dfq.codec import parse_iso
 from dfq.lease import Slot, number
-from dfq.ports import Clock, Machine
+from dfq.ports import UNKNOWN_BOOT, Clock, Machine
 from dfq.stores.disk import DiskStore
 
 TORN_GRACE = 1.0
@@ -48,12 +48,13 @@ class Judge:
             return self._unchanged_for(slot, self._lease, now)
         if slot.ttl is None and "boot_id" not in record:
             return self._by_timestamps(slot, now)
-        same_boot = record.get("boot_id") == self._machine.boot_id
-        if local and same_boot and record.get("liveness") == "lock" and self._store.lock_is_free(path):
+        boot, here = record.get("boot_id"), self._machine.boot_id
+        same_boot, known = boot == here, UNKNOWN_BOOT not in (boot, here)
+        if local and (same_boot or not known) and record.get("liveness") == "lock" and self._store.lock_is_free(path):
             return None
-        if local and not same_boot and record.get("host") == self._machine.host:
+        if local and not same_boot and known and record.get("host") == self._machine.host:
             return None
-        deadline = slot.deadline
+        same_boot, deadline = same_boot and known, slot.deadline
         if same_boot and deadline is not None:
             return deadline if now < deadline else None
         return self._unchanged_for(slot, slot.ttl or self._lease, now)
@@ -102,7 +103,7 @@ def delay_over(record: dict[str, Any], clock: Clock, machine: Machine, first_see
     deadline, delay = number(record.get("deadline_boottime")), number(record.get("delay_s"))
     if delay is None:
         return 0.0
-    if record.get("boot_id") == machine.boot_id and deadline is not None:
+    if record.get("boot_id") == machine.boot_id != UNKNOWN_BOOT and deadline is not None:
         return deadline
     due = moment(record.get("due_at"))
     left = delay if due is None else due - clock.wall()

@@ -16,11 +16,12 @@ T = TypeVar("T")
 class Hold:
     """A lease that we created and keep open: the descriptor carries the lock that shows we live."""
 
-    __slots__ = ("_disk", "_fd")
+    __slots__ = ("_disk", "_fd", "_size")
 
-    def __init__(self, disk: Disk, fd: int) -> None:
+    def __init__(self, disk: Disk, fd: int, size: int) -> None:
         self._disk = disk
         self._fd: int | None = fd
+        self._size = size
 
     @property
     def fd(self) -> int | None:
@@ -34,7 +35,9 @@ class Hold:
         """Replace the content in place; never through the name, which may be another's by now."""
         if self._fd is None:
             raise OSError(errno.EBADF, "the lease is closed")
-        self._disk.write(self._fd, data)
+        # Padded to what is there: a shorter text must not leave the end of a longer one behind.
+        self._size = max(self._size, len(data))
+        self._disk.write(self._fd, data.ljust(self._size))
 
     def close(self) -> None:
         fd, self._fd = self._fd, None
@@ -42,6 +45,9 @@ class Hold:
             # Closing frees the descriptor whatever it reports, and nobody relies on the lease any more.
             with contextlib.suppress(OSError):
                 self._disk.close(fd)
+
+    def __del__(self) -> None:
+        self.close()
 
 
 class DiskStore:
@@ -72,16 +78,21 @@ class DiskStore:
         except BaseException:
             self.disk.close(fd)
             raise
-        return Hold(self.disk, fd)
+        return Hold(self.disk, fd, len(data))
 
     def take_up(self, path: str) -> Hold | None:
         """Open a lease that exists, to go on with it; None if it is gone."""
         if not self._reachable(path):
             return None
         try:
-            return Hold(self.disk, self.disk.open(path, write=True))
+            fd = self.disk.open(path, write=True)
         except FileNotFoundError:
             return None
+        facts = self.disk.facts(fd)
+        if not facts.regular:
+            self.disk.close(fd)
+            return None
+        return Hold(self.disk, fd, facts.size)
 
     def stage(self, data: bytes) -> int:
         """Write content that has no name yet; it is durable before it gets one."""
@@ -151,7 +162,13 @@ class DiskStore:
     def sync(self, path: str) -> None:
         """Make a name durable: the directory that it is in."""
         if self.durable:
-            self.disk.fsync_dir(parent(path))
+            self.disk.fsync_dir(parent(path) or ".")
+
+    def sync_folder(self, folder: str) -> None:
+        """Make what was removed from a folder stay removed; nothing if it is not there."""
+        if self.durable:
+            with contextlib.suppress(FileNotFoundError):
+                self.disk.fsync_dir(folder)
 
     def sync_content(self, path: str) -> None:
         """Make a file durable that somebody else wrote."""

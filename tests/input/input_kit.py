@@ -16,7 +16,7 @@ from dfq.names import encode, shard_of
 
 SHARDS = 16
 MAX_PAYLOAD = 20_000
-MAX_FILE = 4 * MAX_PAYLOAD + 64 * 1024
+MAX_FILE = 6 * max(MAX_PAYLOAD, 1024 * 1024) + 64 * 1024
 
 
 def task_bytes(task_id: str = "bad", **fields: Any) -> bytes:

@@ -107,45 +107,52 @@ class Housekeeping:
                     self._log.expire(entry, lambda slot: self._is_old(slot, retain))
 
     def _guards(self, shard: str) -> None:
-        for name, found in self._files(f"{RETIRED}/{shard}"):
-            if self._older(found.mtime_ns, self._retention.guard):
-                # A crash may have left the link of an earlier witness: the one that is there now is no stub then.
-                if self._log.is_retired(name) and not self._needed(name):
-                    self._retire(name)
-                if not self._store.exists(self._tree.completed(name)) or not self._log.is_retired(name):
-                    self._store.remove(self._tree.retired(name))
+        old = [name for name, f in self._files(f"{RETIRED}/{shard}") if self._older(f.mtime_ns, self._retention.guard)]
+        # A crash may have left the link of an earlier witness: then the one that is there now is no stub.
+        stale = [name for name in old if not self._log.is_retired(name)]
+        self._retire(shard, [name for name in old if name not in stale and not self._needed(name)])
+        for name in stale:
+            self._store.remove(self._tree.retired(name))
 
     def _witnesses(self, shard: str) -> None:
         folder, retain = f"{COMPLETED}/{shard}", self._retention.completed
         if retain is None or self._clock.wall() < self._young.get(folder, 0.0):
             return
-        highest: dict[str, int] = {}
-        times: dict[str, int] = {}
-        for name, found in self._files(folder):
-            times[name] = found.mtime_ns
-            highest[plain(name)] = max(epoch_of(name), highest.get(plain(name), 0))
-        old = [name for name, mtime_ns in times.items() if self._older(mtime_ns, retain)]
-        # The latest epoch before the first one, which tells pushes that there are others (ADR 017).
-        for name in sorted(old, key=epoch_of, reverse=True):
-            last = in_epoch(name, highest[plain(name)])
-            if name == last and self._needed(name):
-                continue
-            if epoch_of(name) == 0 and name != last and self._store.exists(self._tree.completed(last)):
-                continue
-            self._retire(name)
-            del times[name]
-        oldest = min(times.values(), default=None)
-        self._young[folder] = self._clock.wall() + EVERY if oldest is None else oldest / 1e9 + retain
+        times = {name: found.mtime_ns for name, found in self._files(folder)}
+        latest: dict[str, int] = {}
+        for name in times:
+            latest[plain(name)] = max(epoch_of(name), latest.get(plain(name), 0))
+        old = {name for name, mtime_ns in times.items() if self._older(mtime_ns, retain)}
+        kept = {name for name in old if self._is_kept(name, latest[plain(name)], old)}
+        self._retire(shard, sorted(old - kept, key=epoch_of, reverse=True))
+        young = min((time for name, time in times.items() if name not in old), default=None)
+        self._young[folder] = self._clock.wall() + EVERY if young is None else young / 1e9 + retain
+
+    def _is_kept(self, name: str, latest: int, old: set[str]) -> bool:
+        """Tell whether an old witness stays: that of the first epoch for as long as there is a later one (ADR 017)."""
+        last = in_epoch(name, latest)
+        if name == last or epoch_of(name) == 0:
+            return last not in old or self._needed(last)
+        return False
 
     def _needed(self, name: str) -> bool:
-        """Tell whether a witness is the anchor of a task that was put back (ADR 017)."""
+        """Tell whether a task that was put back counts from this witness."""
         following = in_epoch(name, epoch_of(name) + 1)
         return self._view.is_open(following) or self._store.exists(self._tree.completed(following))
 
-    def _retire(self, name: str) -> None:
-        self._log.sweep_slots(name, self._tree.completed(name))
-        self._store.remove(self._tree.completed(name))
-        self._store.remove(self._tree.retired(name))
+    def _retire(self, shard: str, names: list[str]) -> None:
+        """Remove witnesses, in this order, after all that they guard, and after that is sure not to come back."""
+        if not names:
+            return
+        for name in names:
+            self._log.sweep_slots(name, self._tree.completed(name))
+            for path in self._view.places(name):
+                self._store.remove(path)
+        for folder in self._view.folders(shard):
+            self._store.sync_folder(folder)
+        for name in names:
+            self._store.remove(self._tree.completed(name))
+            self._store.remove(self._tree.retired(name))
 
     def _temporary(self, now: float) -> None:
         # By our own clock since we first saw it: they are few, and their writer may still be at it.

@@ -89,6 +89,11 @@ class Idle:
                 self._events.close()
                 self._events = None
 
+    def forked(self) -> None:
+        """Let go of the events in a child process: they are its parent's, and each is read once."""
+        if self._events is not None:
+            self._events.close()
+
     def _folders(self) -> Iterator[tuple[str, str, int]]:
         yield ".", self._where, CREATE | DELETE
         yield SCHEDULED, f"{self._where}/{SCHEDULED}", CREATE | ATTRIB

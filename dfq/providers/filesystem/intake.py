@@ -94,12 +94,14 @@ class Intake:
         together = self._store.durable and len(items) > FEW
         stage = DiskStore(self._store.disk, durable=False).stage if together else self._store.stage
         taken: list[Item] = []
+        names: set[str] = set()
         staged: list[tuple[Item, int]] = []
         try:
             for item in items:
-                if item.named and self._is_there(item.entry.name):
+                if item.named and (item.entry.name in names or self._is_there(item.entry.name)):
                     taken.append(item)
                 else:
+                    names.add(item.entry.name)
                     staged.append((item, stage(item.data)))
             if together:
                 self._store.disk.sync_all()
@@ -124,12 +126,20 @@ class Intake:
             return False
         if sync:
             store.sync(item.path)
-        if store.exists(item.entry.witness):  # completed while we were writing
-            store.remove(item.path)
+        if item.named and store.exists(item.entry.witness) and not self._completed_ours(item):
+            store.remove(item.path)  # another's of the same id was completed while we were writing
             return False
         if item.path != item.entry.path:
             store.disk.touch(SCHEDULED)
         return True
+
+    def _completed_ours(self, item: Item) -> bool:
+        # A worker may be that fast: then what is completed is what we pushed.
+        try:
+            witness = loads(self._store.read(item.entry.witness, self._max_file) or b"", item.entry.witness)
+        except InvalidTask:
+            return False
+        return witness.get("task_nonce") == item.nonce
 
     def _is_ours(self, item: Item) -> bool:
         # The reply to our link may have been lost on the way; then what is there carries our nonce.

@@ -6,7 +6,9 @@ import contextlib
 import errno
 import logging
 import os
+import resource
 import threading
+import weakref
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -37,7 +39,11 @@ from dfq.trouble import trouble
 log = logging.getLogger("dfq")
 
 MANY = 1000  # tasks that push_many makes durable together
+SPARE_DESCRIPTORS = 64  # that are left to whoever uses the queue
 EPOCH_RACES = 20  # how often a push looks again because somebody else pushed the same id's next epoch
+
+
+_LIVE: weakref.WeakSet[FilesystemQueue] = weakref.WeakSet()
 
 
 class FilesystemQueue(QueueManager):
@@ -76,14 +82,24 @@ class FilesystemQueue(QueueManager):
         self.settings = settings
         self.where = where
         self._clock: Clock = clock or SystemClock()
-        self._machine = machine or Machine.this()
+        self._given_machine = machine
         self._disk = disk
+        self._closed = False
+        self._warned: set[str] = set()
+        store = DiskStore(disk, durable=settings.durability == "full")
+        self._build(shards_of(store, self._clock, create=create, shards=settings.shards, where=where))
+        _LIVE.add(self)
+
+    def _build(self, shards: int) -> None:
+        """Put the parts together: when the queue is opened, and again in a process that was forked since."""
+        settings, disk, where = self.settings, self._disk, self.where
+        self._machine = self._given_machine or Machine.this()
         self._store = store = DiskStore(disk, durable=settings.durability == "full")
-        shards = shards_of(store, self._clock, create=create, shards=settings.shards, where=where)
         self._tree = tree = Tree(shards)
         ttl, timeout = settings.lease, settings.heartbeat_timeout
         self._ttl = ttl if timeout is None else min(ttl, timeout)
-        self._max_file = 4 * settings.max_payload + 64 * 1024
+        # A producer may have a larger max_payload than we; JSON may write a character as six.
+        self._max_file = 6 * max(settings.max_payload, 1024 * 1024) + 64 * 1024
         self._judge = Judge(store, self._clock, self._machine, lease=self._ttl, heartbeat_timeout=timeout)
         limits = Limits(self._ttl, settings.max_attempts, self._max_file)
         self._log = SlotLog(store, tree, self._judge, self._clock, self._machine, limits)
@@ -123,9 +139,15 @@ class FilesystemQueue(QueueManager):
         )
         self._returned: list[str] = []  # names to offer again, from other threads
         self._disk_was_full = False
-        self._closed = False
-        self._pid = os.getpid()
-        self._warned: set[str] = set()
+
+    def _forked(self) -> None:
+        """Become the queue of a child process: with its own locks, thread and events, and nothing held."""
+        self._renewer.forked()
+        self._idle.forked()
+        interrupted, self._interrupted = self._interrupted.is_set(), threading.Event()
+        if interrupted:
+            self._interrupted.set()
+        self._build(self._tree.shards)
 
     # -- push --------------------------------------------------------------------------------------
 
@@ -153,9 +175,10 @@ class FilesystemQueue(QueueManager):
         checks.check_if_exists(if_exists)
         ids: list[str] = []
         batch: list[Item] = []
+        many = min(MANY, max(1, self._free_descriptors() // 2))
         for given in payloads:
             batch.append(self._intake.prepare(as_push(given, priority, delay)))
-            if len(batch) == MANY:
+            if len(batch) >= many:
                 ids += self._write(batch, if_exists)
                 batch = []
         return ids + self._write(batch, if_exists)
@@ -230,7 +253,7 @@ class FilesystemQueue(QueueManager):
         return self._poll(batch_size, wait, lease, "ttl")
 
     def _poll(self, batch_size: int, wait: float, lease: float | None, liveness: str) -> list[Task]:
-        checks.check_batch(batch_size)
+        batch_size = checks.check_batch(batch_size)
         ends = self._clock.elapsed() + checks.check_wait(wait)
         ttl = self._ttl if lease is None else checks.check_lease(lease)
         self._check_open()
@@ -246,6 +269,11 @@ class FilesystemQueue(QueueManager):
 
     def _take(self, batch_size: int, ttl: float, liveness: str) -> list[Task]:
         tasks: list[Task] = []
+        if liveness == "lock":  # each held lease is an open file
+            free = self._free_descriptors()
+            if free < 1:
+                raise OSError(errno.EMFILE, "too many tasks are held: settle some, or raise the limit (ulimit -n)")
+            batch_size = min(batch_size, free)
         with self._scan_lock:
             if self.paused:
                 return []
@@ -285,10 +313,14 @@ class FilesystemQueue(QueueManager):
 
     def _hand_out(self, claim: Claim, *, renew: bool) -> Task:
         task = self._task(claim)
-        if renew:
-            self._renewer.add(task, claim)
-        else:
+        if not renew:
             claim.hold.close()
+            return task
+        try:
+            self._renewer.add(task, claim)
+        except RuntimeError as e:  # no more threads: a lease that nobody renews is no use
+            self._log.release(claim, error=None, delay=0, count=False)
+            raise OSError(errno.EAGAIN, f"no thread to renew leases: {e}", self.where) from e
         return task
 
     def _task(self, claim: Claim) -> Task:
@@ -357,13 +389,8 @@ class FilesystemQueue(QueueManager):
         self._closed = True
         self._interrupted.set()
         claims = self._renewer.claims()
-        mine = os.getpid() == self._pid
-        if mine:
-            self._renewer.stop()
+        self._renewer.stop()
         for claim in claims:
-            if not mine:  # a forked child: the leases are its parent's
-                claim.hold.close()
-                continue
             with claim.mutex:
                 try:
                     if not claim.ended:
@@ -443,19 +470,28 @@ class FilesystemQueue(QueueManager):
             try:
                 with contextlib.suppress(FileExistsError):
                     self._disk.link(staged, PAUSED)
+                self._store.sync(PAUSED)
             finally:
                 self._store.drop(staged)
 
     def resume(self) -> None:
         with self._trouble("resume"):
             self._disk.unlink(PAUSED)
+            self._store.sync(PAUSED)
         self._idle.wake()
 
     @property
     def paused(self) -> bool:
-        return self._disk.exists(PAUSED)
+        with self._trouble("look"):
+            return self._disk.exists(PAUSED)
 
     # -- inside ------------------------------------------------------------------------------------
+
+    def _free_descriptors(self) -> int:
+        """Return about how many files this process may still open."""
+        limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        limit = MANY * 100 if limit == resource.RLIM_INFINITY else limit
+        return limit - SPARE_DESCRIPTORS - len(self._renewer.claims())
 
     def _claim_of(self, task: Task) -> Claim:
         claim = task._held
@@ -475,3 +511,11 @@ class FilesystemQueue(QueueManager):
 
     def _trouble(self, what: str) -> contextlib.AbstractContextManager[None]:
         return trouble(what, self.where)
+
+
+def _forked() -> None:
+    for queue in list(_LIVE):
+        queue._forked()
+
+
+os.register_at_fork(after_in_child=_forked)

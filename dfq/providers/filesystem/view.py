@@ -138,6 +138,17 @@ class View:
                 return entry
         return None
 
+    def places(self, name: str) -> list[str]:
+        """Return each path in the frontier and the schedule where a name waits."""
+        entries = (self._tree.entry(name, int(lane)).path for lane in self._lanes())
+        found = [path for path in entries if self._store.exists(path)]
+        scheduled = self._schedule.find(name)
+        return found if scheduled is None else [*found, scheduled]
+
+    def folders(self, shard: str) -> list[str]:
+        """Return the folders in which tasks of a shard wait, or are leased."""
+        return [f"{LEASES}/{shard}", *(f"{FRONTIER}/{lane}/{shard}" for lane in self._lanes())]
+
     def id_of(self, entry: Entry) -> str:
         """Return the id of an entry whose name does not tell it."""
         task = self._read(entry.path) or {}
@@ -192,7 +203,7 @@ class View:
             elif (ends := moment(record.get("expiry_timestamp"))) is not None:
                 left = ends - self._clock.wall()
         return TaskInfo(
-            id=str(task.get("id") or id_of(entry.name) or plain(entry.name)),
+            id=id_of(entry.name) or str(task.get("id") or plain(entry.name)),
             state=state,
             payload=task.get("payload"),
             priority=entry.lane,
@@ -215,7 +226,7 @@ class View:
             return None
         name = task_name(path.rpartition("/")[2]) or ""
         return TaskInfo(
-            id=str(task.get("id") or id_of(name) or plain(name)),
+            id=id_of(name) or str(task.get("id") or plain(name)),
             state="scheduled",
             payload=task.get("payload"),
             priority=task.get("priority"),
@@ -238,7 +249,7 @@ class View:
             result = record.get("result")
         attempt = record.get("attempt")
         return TaskInfo(
-            id=str(record.get("task_id") or id_of(name) or plain(name)),
+            id=id_of(name) or str(record.get("task_id") or plain(name)),
             state="completed",
             created_at=_text(record.get("created_at")),
             attempt=attempt if isinstance(attempt, int) else 0,
