@@ -10,6 +10,7 @@ import contextlib
 import errno
 import fcntl
 import os
+import re
 import stat
 import time
 from dataclasses import dataclass
@@ -333,14 +334,41 @@ def is_local(path: str) -> bool:
 
 def filesystem_kind(path: str) -> str:
     """Return the kind of filesystem that a path lies on ("ext4"), or "unknown"."""
-    real, best, kind = os.path.realpath(path) + "/", "", "unknown"
-    try:
-        with open("/proc/self/mounts", encoding="utf-8", errors="surrogateescape") as mounts:
-            for line in mounts:
-                fields = line.split(" ")
-                point = fields[1].encode().decode("unicode_escape").rstrip("/") + "/"
-                if real.startswith(point) and len(point) >= len(best):
-                    best, kind = point, fields[2]
-    except (OSError, IndexError, UnicodeError):
-        return "unknown"
-    return kind
+    mount = mount_of(path)
+    return mount.kind if mount else "unknown"
+
+
+class Mount(NamedTuple):
+    """A line of the kernel's table of mounts."""
+
+    device: str
+    point: str
+    kind: str
+    options: tuple[str, ...]
+
+    @property
+    def local(self) -> bool:
+        return self.kind in _LOCAL
+
+
+def mount_of(path: str, table: str | None = None) -> Mount | None:
+    """Return the mount that a path lies on; None if that cannot be told. The table is the kernel's unless given."""
+    if table is None:
+        try:
+            with open("/proc/self/mounts", encoding="utf-8", errors="surrogateescape") as mounts:
+                table = mounts.read()
+        except OSError:
+            return None
+    real, best = os.path.realpath(path) + "/", None
+    for line in table.split("\n"):
+        fields = [_OCTAL.sub(lambda m: chr(int(m[1], 8)), field) for field in line.split(" ")]
+        if len(fields) < 4:
+            continue
+        mount = Mount(fields[0], fields[1], fields[2], tuple(fields[3].split(",")))
+        # The last of equals counts: it was mounted over the others.
+        if real.startswith(mount.point.rstrip("/") + "/") and (best is None or len(mount.point) >= len(best.point)):
+            best = mount
+    return best
+
+
+_OCTAL = re.compile(r"\\([0-7]{3})")  # how the table writes a blank, a tab, a newline and a backslash
