@@ -20,6 +20,8 @@ FORBIDDEN = {
     "dfq.worker": ("dfq.providers", "dfq.slotlog", "dfq.stores", "dfq.cli"),
     "dfq.work": ("dfq.providers", "dfq.slotlog", "dfq.stores", "dfq.cli"),
     "dfq.cli": ("dfq.slotlog", "dfq.stores"),
+    "dfq.node": ("dfq.slotlog", "dfq.stores", "dfq.worker", "dfq.cli"),
+    "dfq.verify_fs": ("dfq.slotlog", "dfq.stores", "dfq.worker", "dfq.cli", "dfq.config"),
 }
 
 
