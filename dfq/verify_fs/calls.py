@@ -18,8 +18,3 @@ class Calls(OsDisk):
     def events(self) -> Events:
         """Return what tells of changes to folders."""
         return Events()
-
-    @property
-    def tmpfile(self) -> bool:
-        """Tell whether a new file can do without a name; known once one was made."""
-        return self._tmpfile
