@@ -15,6 +15,8 @@ import time
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
+from dfq.mounts import is_local
+
 UNKNOWN_BOOT = "unknown"  # where the kernel does not tell: then no lease is stale for being of another boot
 
 
@@ -321,50 +323,3 @@ class OsDisk:
 
 def _facts(s: os.stat_result) -> Facts:
     return Facts(stat.S_ISREG(s.st_mode), stat.S_ISDIR(s.st_mode), s.st_nlink, s.st_size, s.st_mtime_ns)
-
-
-#: The numbers by which the kernel names filesystems, for those that matter here.
-_KINDS = {
-    0xEF53: "ext4",  # or ext2, ext3
-    0x58465342: "xfs",
-    0x9123683E: "btrfs",
-    0xF2F52010: "f2fs",
-    0x01021994: "tmpfs",
-    0x858458F6: "ramfs",
-    0x794C7630: "overlay",
-    0x2FC12FC1: "zfs",
-    0xCA451A4E: "bcachefs",
-    0x3153464A: "jfs",
-    0x6969: "nfs",
-    0xFF534D42: "cifs",
-    0xFE534D42: "smb",
-    0x65735546: "fuse",
-    0x01021997: "9p",
-    0x00C36400: "ceph",
-    0x01161970: "gfs2",
-    0x7461636F: "ocfs2",
-    0x4D44: "vfat",
-    0x2011BAB0: "exfat",
-    0x7366746E: "ntfs3",
-}
-#: Filesystems whose locks this kernel alone hands out. Others (NFS, CIFS, FUSE, 9p, …) go by time.
-_LOCAL = frozenset(("ext4", "xfs", "btrfs", "f2fs", "tmpfs", "ramfs", "overlay", "zfs", "bcachefs", "jfs"))
-
-
-def is_local(path: str) -> bool:
-    """Tell whether a path lies on a filesystem that only this machine writes to."""
-    return filesystem_kind(path) in _LOCAL
-
-
-def filesystem_kind(path: str) -> str:
-    """Return the kind of filesystem that a path lies on ("ext4"), or "unknown".
-
-    The kernel is asked, not /proc/mounts: in a chroot that does not list what one stands on.
-    """
-    import ctypes
-
-    # f_type is the first word of struct statfs, whatever else an architecture puts into it.
-    buffer = (ctypes.c_long * 64)()
-    if ctypes.CDLL(None, use_errno=True).statfs(os.fsencode(path), ctypes.byref(buffer)) != 0:
-        return "unknown"
-    return _KINDS.get(buffer[0] & 0xFFFFFFFF, "unknown")

@@ -12,7 +12,8 @@ PACKAGE = Path(dfq.__file__).parent
 #: What a room must not import, by the beginning of the names.
 FORBIDDEN = {
     "dfq.stores": ("dfq.slotlog", "dfq.claim", "dfq.providers", "dfq.queue", "dfq.config", "dfq.worker", "dfq.cli"),
-    "dfq.ports": ("dfq.",),
+    "dfq.mounts": ("dfq.",),
+    "dfq.ports": ("dfq.queue", "dfq.slotlog", "dfq.stores", "dfq.providers", "dfq.config", "dfq.worker", "dfq.cli"),
     "dfq.names": ("dfq.providers", "dfq.slotlog", "dfq.stores", "dfq.cli", "dfq.worker", "dfq.work"),
     "dfq.slotlog": ("dfq.providers", "dfq.config", "dfq.worker", "dfq.work", "dfq.cli"),
     "dfq.queue": ("dfq.providers", "dfq.slotlog", "dfq.stores", "dfq.worker", "dfq.work", "dfq.cli"),
@@ -20,6 +21,8 @@ FORBIDDEN = {
     "dfq.worker": ("dfq.providers", "dfq.slotlog", "dfq.stores", "dfq.cli"),
     "dfq.work": ("dfq.providers", "dfq.slotlog", "dfq.stores", "dfq.cli"),
     "dfq.cli": ("dfq.slotlog", "dfq.stores"),
+    "dfq.node": ("dfq.slotlog", "dfq.stores", "dfq.worker", "dfq.cli"),
+    "dfq.verify_fs": ("dfq.slotlog", "dfq.stores", "dfq.worker", "dfq.cli", "dfq.config"),
 }
 
 

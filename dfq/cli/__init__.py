@@ -38,6 +38,10 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "pause": ("act", "Hand out no more tasks."),
         "resume": ("act", "Hand out tasks again."),
     },
+    "Check": {
+        "doctor": ("check", "Tell whether this node is fit: clock, disk, power, limits, settings."),
+        "verify-fs": ("check", "Tell whether a filesystem keeps the promises that a queue needs."),
+    },
     "The verbs, for shell scripts": {
         "claim": ("verbs", "Claim tasks and print them as JSON."),
         "ack": ("verbs", "Complete a claimed task."),
@@ -62,7 +66,7 @@ class LazyGroup(click.Group):
         if cmd_name not in COMMANDS:
             return None
         module, _ = COMMANDS[cmd_name]
-        command = getattr(import_module(f"dfq.cli.{module}"), cmd_name)
+        command = getattr(import_module(f"dfq.cli.{module}"), cmd_name.replace("-", "_"))
         assert isinstance(command, click.Command)
         return command
 

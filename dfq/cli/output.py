@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NoReturn
 
 import click
@@ -69,10 +69,12 @@ def as_text(value: Any) -> str:
     return str(shown) if encoding == "text" else f"base64:{shown}"
 
 
-def print_rows(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+def print_rows(
+    headings: Sequence[str], rows: Iterable[Sequence[object]], styles: Mapping[str, str] | None = None
+) -> None:
     """Print rows as a table on a terminal, as tab-separated lines without headings elsewhere.
 
-    An empty field is a dash, so that `cut` and `read` see every column.
+    An empty field is a dash, so that `cut` and `read` see every column. A style is for a word in the first column.
     """
     cells = ([printable(str(c)) if c is not None and c != "" else "-" for c in row] for row in rows)
     if not on_terminal():
@@ -88,7 +90,9 @@ def print_rows(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> Non
     for heading in headings:
         table.add_column(heading, overflow="fold")
     for row in cells:
-        table.add_row(*(Text(cell) for cell in row))  # Text: an id with [brackets] is not markup
+        first, *others = (Text(cell) for cell in row)  # Text: an id with [brackets] is not markup
+        first.stylize((styles or {}).get(first.plain, ""))
+        table.add_row(first, *others)
     Console().print(table)
 
 

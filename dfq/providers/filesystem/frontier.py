@@ -16,6 +16,7 @@ from dfq.tree import FRONTIER, Entry, Tree, is_lane, parent, task_name
 
 BUFFER = 512  # candidates to collect before trying them
 SETTLED_NS = 50_000_000  # a directory time older than this when it was read tells every later change
+COARSE_NS = 2_000_000_000  # the same where times are whole seconds (ext3, ext4 with small inodes), or every other
 LANE_PAUSE = 0.02  # how long an empty lane may stay unlooked at while another one is being worked off
 MAX_BLOCKED = 4096  # remembered per shard
 MAX_HELD = 1000  # leases of others that a busy worker looks at now and then
@@ -189,7 +190,7 @@ class Frontier:
                 shard.blocked.pop(name, None)
             shard.dead.clear()
         shard.mtime_ns = facts.mtime_ns
-        shard.settled = self._clock.wall() * 1e9 - facts.mtime_ns > SETTLED_NS
+        shard.settled = settled(facts.mtime_ns, self._clock.wall())
         for found in self._disk.scan(shard.path, times=True):
             task = task_name(found.name) if found.regular else None
             if task is None:
@@ -215,3 +216,9 @@ class Frontier:
         if shard is None:
             shard = lane.shards[name] = _Shard(path)
         return shard
+
+
+def settled(mtime_ns: int, wall: float) -> bool:
+    """Tell whether a directory's time is so old that every change from now on will show in it."""
+    grain = SETTLED_NS if mtime_ns % 1_000_000_000 else COARSE_NS + SETTLED_NS
+    return wall * 1e9 - mtime_ns > grain

@@ -9,7 +9,8 @@ import stat
 
 from dfq.codec import dumps, iso, loads, nonce
 from dfq.errors import ConfigError, InvalidTask, QueueUnavailable
-from dfq.ports import Clock, filesystem_kind
+from dfq.mounts import filesystem_kind
+from dfq.ports import Clock
 from dfq.stores.disk import DiskStore
 from dfq.tree import META
 
@@ -55,11 +56,12 @@ def _write(store: DiskStore, clock: Clock, shards: int, where: str) -> None:
         with contextlib.suppress(FileExistsError):  # another process makes the same queue
             store.disk.link(staged, META)
     except OSError as e:
-        if e.errno not in (errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK):
+        if e.errno not in (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK):
             raise
         kind = filesystem_kind(where)
         raise ConfigError(
-            f"{where}: this filesystem ({kind}) has no hard links, which the queue needs: use one such as ext4"
+            f"{where}: this filesystem ({kind}) has no hard links, which the queue needs: use one such as ext4; "
+            f"'dfq verify-fs {where}' tells what else it lacks"
         ) from None
     finally:
         store.drop(staged)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dfq.codec import loads
 from dfq.errors import InvalidTask
 from dfq.ports import Clock, Machine
+from dfq.providers.filesystem.frontier import settled
 from dfq.staleness import delay_over
 from dfq.stores.disk import DiskStore
 from dfq.tree import SCHEDULED, Entry, Tree, bucket_due, parent, task_name
@@ -37,8 +38,8 @@ class Schedule:
         if facts is None:
             return []
         # The one who schedules a task touches the folder, so its time tells of every new task.
-        settled = self._clock.wall() * 1e9 - facts.mtime_ns > 50_000_000
-        changed = facts.mtime_ns != self._mtime_ns or (not settled and now - self._read_at > 0.01)
+        fresh = not settled(facts.mtime_ns, self._clock.wall())
+        changed = facts.mtime_ns != self._mtime_ns or (fresh and now - self._read_at > 0.01)
         if changed or now - self._read_at > RELOOK or (self._more and not self._known):
             self._mtime_ns = facts.mtime_ns
             self._read(now)

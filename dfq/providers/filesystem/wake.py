@@ -16,7 +16,7 @@ from collections.abc import Iterable
 CLOSE_WRITE, ATTRIB, MOVED_TO, CREATE, DELETE = 0x8, 0x4, 0x80, 0x100, 0x200
 _OVERFLOW, _IGNORED, _ONLYDIR, _DONT_FOLLOW = 0x4000, 0x8000, 0x01000000, 0x02000000
 _HEADER = struct.Struct("iIII")
-_MAX_WATCHES = 3000  # of the 8,192 or so that a small machine grants to all processes together
+MAX_WATCHES = 3000  # of the 8,192 or so that a small machine grants to all processes together
 
 
 class Events:
@@ -48,7 +48,7 @@ class Events:
         for key, path, mask in folders:
             if key in self._watched:
                 continue
-            if len(self._watched) >= _MAX_WATCHES:
+            if len(self._watched) >= MAX_WATCHES:
                 self._full = True
                 break
             flags = mask | _ONLYDIR | _DONT_FOLLOW
