@@ -141,8 +141,8 @@ def stalled(as_json: bool) -> None:
     no heartbeat  over 0.8 of its time has passed without a renewal, which is due at a third
     unreadable    the file is empty or damaged
 
-    The lease of another machine goes by the times that it wrote, so a clock that is wrong shows here; nobody takes
-    a lease over because of that. A lease of `dfq claim` is only stalled once it has run out.
+    The lease of another machine goes by the times that it wrote, so a clock that is wrong shows here; workers wait
+    until they have seen it unchanged for all of its time. A lease of `dfq claim` is only stalled once it has run out.
 
     Piped, a line is: id, worker, host, attempt, the last sign of life, why, what will happen. Exit status 3 if
     nothing is stalled.

@@ -97,7 +97,7 @@ def _interval(ctx: click.Context, param: click.Parameter, value: float | None) -
     flag_value=DEFAULT_INTERVAL,
     type=click.FloatRange(MIN_INTERVAL, MAX_INTERVAL),
     callback=_interval,
-    help=f"Look again every so many seconds, until Ctrl-C.  [default: {DEFAULT_INTERVAL}; at least {MIN_INTERVAL}]",
+    help=f"Look again every so many seconds, until Ctrl-C.  [default: {DEFAULT_INTERVAL}]",
 )
 @queue_options
 @json_option
