@@ -15,7 +15,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Any, Literal, NamedTuple, Self
 
 State = Literal["pending", "leased", "scheduled", "completed", "failed"]
 STATES: tuple[State, ...] = ("pending", "leased", "scheduled", "completed", "failed")
@@ -100,6 +100,7 @@ class TaskInfo:
     attempt: int = 0
     token: int | None = None
     worker_id: str | None = None
+    host: str | None = None  # of the worker that holds it
     due_at: str | None = None
     expires_in: float | None = None  # seconds left of the lease, where that can be known
     claimed_at: str | None = None
@@ -111,11 +112,22 @@ class TaskInfo:
     expired: bool = False  # a dead letter that was past its retention
     epoch: int = 0  # how often it was put back after it was over
     path: str | None = None  # where it lies, for providers that are made of files
+    stalled: str | None = None  # why, if it is leased and its holder shows no life; None if it does
+    silent_since: str | None = None  # of a stalled one: the last sign of life
+    outlook: str | None = None  # of a stalled one: what will happen
 
     @property
     def ended_without_result(self) -> bool:
         """True for a task that is over without having been done: its id may be pushed again."""
         return self.cancelled or self.expired
+
+
+class TaskState(NamedTuple):
+    """A task's id and state, without what it takes to know more."""
+
+    id: str
+    state: State
+    stalled: bool = False  # leased, and its holder shows no life
 
 
 class QueueManager(ABC):
@@ -209,6 +221,12 @@ class QueueManager(ABC):
     @abstractmethod
     def tasks(self, state: State | None = None, *, limit: int | None = None) -> Iterator[TaskInfo]:
         """Iterate over the tasks in a state, or in all of them."""
+
+    def states(self, prefix: str = "") -> Iterator[TaskState]:
+        """Iterate over the ids with a prefix and the state of each: no payload is read where that can be helped."""
+        for info in self.tasks():
+            if info.id.startswith(prefix):
+                yield TaskState(info.id, info.state, info.stalled is not None)
 
     @abstractmethod
     def get(self, task_id: str) -> TaskInfo:

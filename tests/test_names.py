@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import unicodedata
 
 import pytest
@@ -28,6 +29,36 @@ def test_a_name_goes_back_to_its_id(task_id: str) -> None:
     else:
         assert names.decode(name) == task_id
     assert names.is_name(name)
+
+
+#: What most ids are, and names that nearly are one's.
+PATHS = st.text(st.sampled_from("ab9/.- _=+,@:"), min_size=1, max_size=250)
+NEARLY = st.lists(st.sampled_from(["a", "9", ".", "-", " ", "%2F", "%2f", "%", "2", "F", "~", "\n"]), max_size=90)
+
+
+@given(PATHS)
+def test_a_path_is_named_as_any_other_id(task_id: str) -> None:
+    name, (plain, path, path_name) = names.encode(task_id), (names._PLAIN, names._PLAIN_PATH, names._PLAIN_PATH_NAME)
+    back = names.decode(name)
+    names._PLAIN = names._PLAIN_PATH = names._PLAIN_PATH_NAME = lambda _: None  # type: ignore[assignment,misc]
+    try:
+        assert (names.encode(task_id), names.decode(name)) == (name, back)
+    finally:
+        names._PLAIN, names._PLAIN_PATH, names._PLAIN_PATH_NAME = plain, path, path_name
+
+
+@given(NEARLY)
+def test_a_name_that_is_nearly_a_path_is_not_mistaken_for_one(parts: list[str]) -> None:
+    name = "".join(parts)
+    task_id = names.decode(name)
+    assert task_id is None or names.encode(task_id) == name
+
+
+def test_no_name_takes_long_to_be_refused() -> None:
+    started = time.process_time()
+    for name in ("a" * 199 + "!", "%2F" * 66 + "!", "%2Fa" * 49 + "%", "a%2F" * 49 + "\n"):
+        names.decode(name)
+    assert time.process_time() - started < 1, "the pattern goes back and forth"
 
 
 @given(IDS, IDS)

@@ -26,10 +26,11 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "work": ("work", "Run workers."),
     },
     "Look": {
-        "status": ("look", "Count the tasks in each state."),
+        "status": ("status", "Count the tasks in each state."),
         "ls": ("look", "List tasks."),
         "show": ("look", "Show all that is known of a task."),
         "leases": ("look", "Show who works on what."),
+        "stalled": ("look", "Show the leases whose holder shows no life."),
     },
     "Act": {
         "retry": ("act", "Put failed tasks back, with all their attempts."),

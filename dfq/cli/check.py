@@ -38,7 +38,7 @@ def doctor(as_json: bool) -> None:
         print_rows(
             ("level", "name", "found", "what to do"),
             ((f.level, f.name, f.found, f.fix) for f in findings),
-            {"ok": GREEN, "warn": YELLOW, "fail": RED, "unknown": DIM},
+            styles={"ok": GREEN, "warn": YELLOW, "fail": RED, "unknown": DIM},
         )
     failed = [f.name for f in findings if f.level == "fail"]
     if failed:
@@ -75,7 +75,7 @@ def verify_fs(path: str, rounds: int, as_json: bool) -> None:
         print_rows(
             ("verdict", "promise", "found", "what it means"),
             ((v.outcome, v.promise, v.found, v.means) for v in report.verdicts),
-            {"kept": GREEN, "weaker": YELLOW, "broken": RED},
+            styles={"kept": GREEN, "weaker": YELLOW, "broken": RED},
         )
     if report.left_behind:
         say(f"{report.left_behind} could not be removed: remove it")

@@ -1,4 +1,4 @@
-"""Commands that look and change nothing: status, ls, show, leases."""
+"""Commands that look at tasks and change nothing: ls, show, leases, stalled."""
 
 from __future__ import annotations
 
@@ -10,46 +10,12 @@ from typing import Any
 
 import click
 
-from dfq.cli.options import json_option, open_here, path_of, queue_options, where
-from dfq.cli.output import as_text, encoded, on_terminal, print_fields, print_json, print_rows, say, seconds
+from dfq.cli.options import json_option, open_here, path_of, queue_options
+from dfq.cli.output import as_text, encoded, nothing, on_terminal, print_fields, print_json, print_rows, say, seconds
 from dfq.codec import parse_iso
 from dfq.queue import STATES, State, TaskInfo
 
 TERMINAL_ROWS = 100  # of `dfq ls` on a terminal, unless --limit says otherwise
-
-
-@click.command(short_help="Count the tasks in each state.")
-@queue_options
-@json_option
-def status(as_json: bool) -> None:
-    """Count the tasks in each state; tell whether the queue is paused and who works on it."""
-    with open_here() as queue:
-        counts = dataclasses.asdict(queue.counts())
-        workers = sorted({info.worker_id for info in queue.tasks("leased") if info.worker_id})
-        paused = queue.paused
-        kind, path = queue.queue_type, path_of(queue)
-    if as_json:
-        print_json(
-            {
-                "queue": where().name,
-                "queue_type": kind,
-                "path": path,
-                "paused": paused,
-                **counts,
-                "workers": workers,
-            }
-        )
-        return
-    print_fields(
-        [
-            ("queue", where().name),
-            ("path", path or kind),
-            ("paused", "yes" if paused else "no"),
-            *counts.items(),
-            ("workers", len(workers)),
-            *(("worker", worker) for worker in workers),
-        ]
-    )
 
 
 @click.command(short_help="List tasks.")
@@ -118,9 +84,13 @@ def show(task_id: str, as_json: bool) -> None:
         ("created", info.created_at),
         ("due", info.due_at),
         ("worker", info.worker_id),
+        ("host", info.host),
         ("token", info.token),
         ("claimed", info.claimed_at),
         ("expires in", seconds(info.expires_in)),
+        ("stalled", info.stalled),
+        ("silent since", info.silent_since),
+        ("outlook", info.outlook),
         ("completed", info.completed_at),
         ("payload", as_text(info.payload) if info.payload is not None else None),
         ("result", as_text(info.result) if info.result is not None else None),
@@ -140,9 +110,9 @@ def _error_line(error: dict[str, Any]) -> str:
 @queue_options
 @json_option
 def leases(as_json: bool) -> None:
-    """Show who works on what, since when and for how long the lease is good.
+    """Show who works on what, since when, for how long the lease is good, and what is wrong with it if it is stalled.
 
-    Piped, a line is: id, worker, attempt, claimed, seconds since then, seconds left.
+    Piped, a line is: id, worker, attempt, claimed, seconds since then, seconds left, why it is stalled.
     """
     with open_here() as queue:
         held = sorted(queue.tasks("leased"), key=lambda info: info.claimed_at or "")
@@ -153,9 +123,48 @@ def leases(as_json: bool) -> None:
         return
     span = seconds if on_terminal() else _whole
     print_rows(
-        ("id", "worker", "attempt", "claimed", "for", "expires in"),
-        ((i.id, i.worker_id, i.attempt, i.claimed_at, span(_age(i, now)), span(i.expires_in)) for i in held),
+        ("id", "worker", "attempt", "claimed", "for", "expires in", "stalled"),
+        ((i.id, i.worker_id, i.attempt, i.claimed_at, span(_age(i, now)), span(i.expires_in), i.stalled) for i in held),
     )
+
+
+@click.command(short_help="Show the leases whose holder shows no life.")
+@queue_options
+@json_option
+def stalled(as_json: bool) -> None:
+    """Show the leases whose holder shows no life, why one thinks so, and what will happen. It changes nothing.
+
+    \b
+    holder dead   the kernel says that nobody holds the lease: its process ended, or let go of the task
+    other boot    it is of this machine, from before it was last started
+    expired       its time has run out
+    no heartbeat  over 0.8 of its time has passed without a renewal, which is due at a third
+    unreadable    the file is empty or damaged
+
+    The lease of another machine goes by the times that it wrote, so a clock that is wrong shows here; workers wait
+    until they have seen it unchanged for all of its time. A lease of `dfq claim` is only stalled once it has run out.
+
+    Piped, a line is: id, worker, host, attempt, the last sign of life, why, what will happen. Exit status 3 if
+    nothing is stalled.
+    """
+    with open_here() as queue:
+        found = sorted(
+            (info for info in queue.tasks("leased") if info.stalled),
+            key=lambda info: (info.silent_since or "", info.id),
+        )
+        paused = queue.paused
+    if not found:
+        nothing("nothing is stalled")
+    if as_json:
+        for info in found:
+            print_json(as_object(info))
+    else:
+        print_rows(
+            ("id", "worker", "host", "attempt", "silent since", "why", "what will happen"),
+            ((i.id, i.worker_id, i.host, i.attempt, i.silent_since, i.stalled, i.outlook) for i in found),
+        )
+    if paused:
+        say("the queue is paused: nothing is taken over until `dfq resume`")
 
 
 def _age(info: TaskInfo, now: float) -> float | None:

@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 import sys
 import unicodedata
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NoReturn
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 NOTHING_TO_DO = 3
 _UNPRINTABLE = ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp")
@@ -70,47 +73,85 @@ def as_text(value: Any) -> str:
 
 
 def print_rows(
-    headings: Sequence[str], rows: Iterable[Sequence[object]], styles: Mapping[str, str] | None = None
+    headings: Sequence[str],
+    rows: Iterable[Sequence[object]],
+    *,
+    numbers: Collection[str] = (),
+    total: Sequence[object] | None = None,
+    styles: Mapping[str, str] | None = None,
 ) -> None:
     """Print rows as a table on a terminal, as tab-separated lines without headings elsewhere.
 
-    An empty field is a dash, so that `cut` and `read` see every column. A style is for a word in the first column.
+    An empty field is a dash, so that `cut` and `read` see every column. The columns of `numbers` are set to the
+    right, `total` is a last row, a style is for a word in the first column: these are for a terminal only.
     """
-    cells = ([printable(str(c)) if c is not None and c != "" else "-" for c in row] for row in rows)
     if not on_terminal():
-        for row in cells:
-            click.echo("\t".join(row))
+        for row in rows:
+            print_line(row)
         return
-    from rich import box
     from rich.console import Console
+
+    Console().print(table_of(headings, rows, numbers=numbers, total=total, styles=styles))
+
+
+def print_line(row: Sequence[object]) -> None:
+    """Print one row as a tab-separated line."""
+    click.echo("\t".join(_cell(value) for value in row))
+
+
+def table_of(
+    headings: Sequence[str],
+    rows: Iterable[Sequence[object]],
+    *,
+    numbers: Collection[str] = (),
+    total: Sequence[object] | None = None,
+    styles: Mapping[str, str] | None = None,
+) -> Table:
+    """Return rows as a table for a terminal (see print_rows)."""
+    from rich import box
     from rich.table import Table
     from rich.text import Text
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for heading in headings:
-        table.add_column(heading, overflow="fold")
-    for row in cells:
-        first, *others = (Text(cell) for cell in row)  # Text: an id with [brackets] is not markup
+        table.add_column(heading, overflow="fold", justify="right" if heading in numbers else "left")
+    for row in rows:
+        first, *others = (Text(_cell(value)) for value in row)  # Text: an id with [brackets] is not markup
         first.stylize((styles or {}).get(first.plain, ""))
         table.add_row(first, *others)
-    Console().print(table)
+    if total is not None:
+        table.add_row(*(Text(_cell(value), style="bold") for value in total))
+    return table
+
+
+def _cell(value: object) -> str:
+    return printable(str(value)) if value is not None and value != "" else "-"
 
 
 def print_fields(fields: Iterable[tuple[str, object]]) -> None:
     """Print names and values, one a line."""
-    shown = [(name, printable(str(value))) for name, value in fields if value is not None and value != ""]
     if not on_terminal():
-        for name, value in shown:
+        for name, value in _shown(fields):
             click.echo(f"{name}\t{value}")
         return
     from rich.console import Console
+
+    Console().print(fields_of(fields))
+
+
+def fields_of(fields: Iterable[tuple[str, object]]) -> Table:
+    """Return names and values, one a line, for a terminal."""
     from rich.table import Table
     from rich.text import Text
 
     table = Table.grid(padding=(0, 2))
-    for name, value in shown:
+    for name, value in _shown(fields):
         table.add_row(Text(name, style="dim"), Text(value))
-    Console().print(table)
+    return table
+
+
+def _shown(fields: Iterable[tuple[str, object]]) -> list[tuple[str, str]]:
+    return [(name, printable(str(value))) for name, value in fields if value is not None and value != ""]
 
 
 def seconds(value: float | None) -> str | None:

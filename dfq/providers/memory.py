@@ -14,7 +14,7 @@ from dfq.errors import InvalidTask, LeaseLost, QueueUnavailable, TaskExists, Tas
 from dfq.names import check_queue_name
 from dfq.ports import Machine, SystemClock
 from dfq.providers.memory_tasks import Holder, Lease, Record, Tasks, pack, unpack
-from dfq.queue import DEFAULT_PRIORITY, Counts, IfExists, QueueManager, State, Task, TaskInfo
+from dfq.queue import DEFAULT_PRIORITY, Counts, IfExists, QueueManager, State, Task, TaskInfo, TaskState
 
 BEATS_PER_LEASE = 3
 MIN_GUARD = 3600.0  # a task that is over guards its id at least this long, as in a queue of files
@@ -35,12 +35,14 @@ class MemoryQueue(QueueManager):
         self._settings = settings
         self._tasks = tasks
         self._guard = max(MIN_GUARD, 10 * settings.lease)
+        machine = Machine.this()
         self._holder = Holder(
-            Machine.this().worker_id,
+            machine.worker_id,
             settings.max_attempts,
             float("inf") if settings.max_run is None else settings.max_run,
             max(self._guard, settings.retain_completed),
             settings.retain_failed,
+            machine.host,
         )
         self._renewer = _Renewer(tasks)
         self._closed = False
@@ -145,6 +147,12 @@ class MemoryQueue(QueueManager):
                 if (record.state == state if state else record.state != "cancelled")
             ]
         return iter(found[:limit])
+
+    def states(self, prefix: str = "") -> Iterator[TaskState]:
+        with self._tasks.changed:
+            self._settle()
+            found = list(self._tasks.states(prefix))
+        return iter(found)
 
     def get(self, task_id: str) -> TaskInfo:
         with self._tasks.changed:

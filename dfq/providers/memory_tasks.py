@@ -16,10 +16,11 @@ from typing import Any, Literal
 from dfq import codec
 from dfq.errors import LeaseLost
 from dfq.ports import Clock
-from dfq.queue import Counts, Held, State, TaskInfo
+from dfq.queue import Counts, Held, State, TaskInfo, TaskState
 
 MAX_ERRORS = 100
 EPOCH = 2**32
+SILENT = 0.8  # of its time without a renewal, after which a lease is stalled: it is renewed every third of it
 
 
 @dataclass(slots=True, eq=False)
@@ -58,6 +59,7 @@ class Holder:
     max_run: float
     retain_completed: float
     retain_failed: float
+    host: str = ""
 
 
 class Lease(Held):
@@ -69,6 +71,7 @@ class Lease(Held):
         self.holder = holder
         self.seconds = seconds  # what a renewal adds
         self.run_end = home.clock.elapsed() + holder.max_run  # no renewal goes past this
+        self.beat_at = home.clock.elapsed()
         self.over = False  # acked or given back by its holder: neither held nor lost
 
     @property
@@ -137,7 +140,8 @@ class Tasks:
         Raises LeaseLost.
         """
         record = self.held(lease)
-        end = min(self.clock.elapsed() + (extend or lease.seconds), lease.run_end)
+        lease.beat_at = self.clock.elapsed()
+        end = min(lease.beat_at + (extend or lease.seconds), lease.run_end)
         if end > record.when:
             record.when = end  # the timer of the old end finds the new one when it goes off
         elif end < record.when and extend is not None:
@@ -215,6 +219,8 @@ class Tasks:
         """Return what is known of a task."""
         over = record.state in ("completed", "cancelled")
         leased = record.state == "leased" and record.lease is not None
+        silent = self._silent_for(record)
+        left = record.when - self.clock.elapsed()
         return TaskInfo(
             id=record.id,
             state="completed" if record.state == "cancelled" else record.state,
@@ -224,17 +230,34 @@ class Tasks:
             attempt=record.attempt,
             token=record.token or None,
             worker_id=record.lease.holder.worker_id if record.lease else None,
+            host=record.lease.holder.host or None if record.lease and leased else None,
             due_at=record.due_at if record.state == "scheduled" else None,
-            expires_in=max(0.0, record.when - self.clock.elapsed()) if leased else None,
+            expires_in=max(0.0, left) if leased else None,
             claimed_at=record.claimed_at,
             completed_at=record.completed_at,
             result=unpack(record.witness, record.id) if record.witness else None,
             error=record.errors[-1]["error"] if record.errors else None,
             errors=tuple(dict(error) for error in record.errors),
             cancelled=record.state == "cancelled",
+            stalled=None if silent is None else "no heartbeat",
+            silent_since=None if silent is None else codec.iso(self.clock.wall() - silent),
+            outlook=None if silent is None else f"given back in {max(1.0, left):.0f} s",
         )
 
+    def states(self, prefix: str) -> Iterator[TaskState]:
+        for record in self.all():
+            if record.state != "cancelled" and record.id.startswith(prefix):
+                yield TaskState(record.id, record.state, self._silent_for(record) is not None)
+
     # -- inside ------------------------------------------------------------------------------------
+
+    def _silent_for(self, record: Record) -> float | None:
+        """Return how long ago a lease was renewed, if that is too long: a live holder would have done so since."""
+        lease = record.lease
+        if record.state != "leased" or lease is None:
+            return None
+        silent = self.clock.elapsed() - lease.beat_at
+        return silent if silent > SILENT * (record.when - lease.beat_at) else None
 
     def _end_run(self, lease: Lease, error: str | None, delay: float, *, count: bool = True) -> None:
         record = lease.record

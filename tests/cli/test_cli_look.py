@@ -17,6 +17,9 @@ ESC = "evil\x1b[31m\ttab\nline\u202e"
         ("ls",),
         ("show", "a"),
         ("leases",),
+        ("stalled",),
+        ("status", "--by", ""),
+        ("status", "--watch"),
         ("retry", "a"),
         ("cancel", "a"),
         ("purge",),
@@ -52,6 +55,7 @@ def test_status_counts_and_says_who_works(dfq: Run, root: Path) -> None:
         "scheduled": 1,
         "completed": 0,
         "failed": 0,
+        "stalled": 0,
     }
     plain = dict(line.split("\t") for line in dfq("status").lines)
     assert (plain["pending"], plain["leased"], plain["worker"]) == ("2", "1", worker)

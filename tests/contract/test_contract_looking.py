@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import time
+
 import pytest
 from backends import Queues, claim, needs
 
 import dfq
-from dfq.queue import STATES
+from dfq.queue import STATES, Push
 
 
 def one_in_each_state(queues: Queues) -> tuple[dfq.QueueManager, list[dfq.Task]]:
@@ -55,6 +58,62 @@ def test_tasks_lists_each_state(queues: Queues) -> None:
     assert q.get("scheduled").due_at is not None
     assert q.get("completed").result == {"ok": 1}
     assert q.get("failed").error == "no"
+
+
+@needs("listing", "delays")
+def test_states_tell_every_id_once(queues: Queues) -> None:
+    q, held = one_in_each_state(queues)
+    q.push({}, id="cancelled")
+    q.cancel("cancelled")
+    assert sorted((t.id, t.state, t.stalled) for t in q.states()) == sorted((state, state, False) for state in STATES)
+    assert [t.id for t in q.states("sched")] == ["scheduled"]
+    assert list(q.states("pending/")) == []
+    assert sorted(dfq.QueueManager.states(q, "")) == sorted(q.states()), "what a provider gets that has no quicker way"
+    assert held
+
+
+@needs("listing")
+def test_states_tell_ids_as_they_are(queues: Queues) -> None:
+    q = queues.open()
+    ids = ["29.5/-98.5/dentist.csv", "-/.", "24/7 plumber%2F~2", "é\n🦉", "long/" * 700 + "é", "long/" * 700 + "e"]
+    q.push_many(Push({}, id=i) for i in ids)
+    q.ack_many(q.poll(batch_size=3))
+    assert sorted(t.id for t in q.states()) == sorted(ids)
+    assert sorted(t.id for t in q.states("long/")) == sorted(ids[4:])
+    assert [t.id for t in q.states(ids[4])] == [ids[4]]
+    assert sum(t.state == "completed" for t in q.states()) == 3
+
+
+@needs("listing")
+def test_a_lease_that_is_alive_is_not_stalled(queues: Queues) -> None:
+    q = queues.open(lease=60)
+    q.push({}, id="t")
+    task = claim(q)
+    q.heartbeat(task, extend=30)
+    [info] = queues.open().tasks("leased")
+    assert (info.stalled, info.silent_since, info.outlook) == (None, None, None)
+    assert info.host == os.uname().nodename
+    assert [t.stalled for t in q.states()] == [False]
+    q.ack(task)
+    assert q.get("t").stalled is None
+
+
+@needs("listing")
+def test_a_lease_that_nobody_renews_is_stalled_before_it_is_over(queues: Queues) -> None:
+    for lease in (1, 2, 4):  # a provider may end a lease the moment it is over, and we may miss the moment before
+        q = queues.open(f"q{lease}", lease=lease, auto_heartbeat=False)
+        q.push({}, id="t")
+        task = claim(q)
+        while (info := q.get("t")).state == "leased" and info.stalled is None:
+            time.sleep(0.01)
+        if info.state == "leased":
+            break
+    assert info.state == "leased"
+    assert info.stalled in ("no heartbeat", "expired")
+    assert info.silent_since is not None
+    assert info.silent_since >= str(info.claimed_at)[:19]
+    assert info.outlook
+    assert task.id == "t"
 
 
 @needs("listing")

@@ -84,6 +84,19 @@ def close_keeps_what_it_has(patch: pytest.MonkeyPatch) -> None:
     patch.setattr("dfq.providers.memory._Renewer.held", lambda self: [])
 
 
+def nothing_is_ever_stalled(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Tasks, "_silent_for", lambda self, record: None)
+
+
+def everything_leased_is_stalled(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr("dfq.providers.memory_tasks.SILENT", 0.0)
+
+
+def states_ignore_the_prefix(patch: pytest.MonkeyPatch) -> None:
+    states = Tasks.states
+    patch.setattr(Tasks, "states", lambda self, prefix: states(self, ""))
+
+
 MUTANTS: list[tuple[Sabotage, Callable[[Queues], None]]] = [
     (any_lease_counts, leases.test_a_stolen_lease_cannot_be_acked),
     (any_lease_counts, leases.test_a_task_is_acked_once),
@@ -98,6 +111,9 @@ MUTANTS: list[tuple[Sabotage, Callable[[Queues], None]]] = [
     (completed_ids_are_free, push.test_the_same_id_is_refused_in_every_state),
     (cancelling_spares_the_leased, looking.test_a_task_cancelled_under_its_worker_is_lost),
     (pausing_is_ignored, poll.test_a_paused_queue_hands_out_nothing_until_it_is_resumed),
+    (nothing_is_ever_stalled, looking.test_a_lease_that_nobody_renews_is_stalled_before_it_is_over),
+    (everything_leased_is_stalled, looking.test_a_lease_that_is_alive_is_not_stalled),
+    (states_ignore_the_prefix, looking.test_states_tell_every_id_once),
     (close_keeps_what_it_has, leases.test_close_gives_back_what_is_held_without_counting_it),
 ]
 

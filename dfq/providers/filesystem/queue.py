@@ -27,11 +27,12 @@ from dfq.providers.filesystem.meta import refuse_unsafe, shards_of
 from dfq.providers.filesystem.schedule import Schedule
 from dfq.providers.filesystem.steady import Steadiness
 from dfq.providers.filesystem.view import View
-from dfq.queue import DEFAULT_PRIORITY, Counts, IfExists, Push, QueueManager, State, Task, TaskInfo, as_push
+from dfq.queue import DEFAULT_PRIORITY, Counts, IfExists, Push, QueueManager, State, Task, TaskInfo, TaskState, as_push
 from dfq.records import witness_of
 from dfq.renewal import Renewer
 from dfq.slotlog import Limits, SlotLog
 from dfq.staleness import Judge
+from dfq.stalled import Pulse
 from dfq.stores.disk import DiskStore
 from dfq.tree import PAUSED, Entry, Tree, epoch_of, id_of, in_epoch, parent, task_name
 from dfq.trouble import trouble
@@ -106,11 +107,21 @@ class FilesystemQueue(QueueManager):
         self._scan_lock = threading.RLock()  # the frontier and the schedule
         self._frontier = Frontier(disk, tree, self._clock)
         self._schedule = Schedule(store, tree, self._clock, self._machine, self._max_file)
+        pulse = Pulse(
+            store,
+            self._judge,
+            self._clock,
+            self._machine,
+            lease=self._ttl,
+            heartbeat_timeout=timeout,
+            max_attempts=settings.max_attempts,
+        )
         self._view = View(
             store,
             tree,
             self._log,
             self._judge,
+            pulse,
             self._schedule,
             self._clock,
             self._machine,
@@ -414,6 +425,10 @@ class FilesystemQueue(QueueManager):
                 if limit is not None and n >= limit:
                     return
                 yield info
+
+    def states(self, prefix: str = "") -> Iterator[TaskState]:
+        with self._trouble("list"):
+            yield from self._view.states(prefix)
 
     def get(self, task_id: str) -> TaskInfo:
         with self._trouble("look"):

@@ -11,10 +11,11 @@ from dfq.lease import Slot, parse
 from dfq.names import encode
 from dfq.ports import Clock, Machine
 from dfq.providers.filesystem.schedule import Schedule
-from dfq.queue import Counts, State, TaskInfo
+from dfq.queue import Counts, State, TaskInfo, TaskState
 from dfq.records import token_of
 from dfq.slotlog import SlotLog
 from dfq.staleness import Judge, moment
+from dfq.stalled import Pulse, Stall
 from dfq.stores.disk import DiskStore
 from dfq.tree import (
     COMPLETED,
@@ -44,6 +45,7 @@ class View:
         tree: Tree,
         log: SlotLog,
         judge: Judge,
+        pulse: Pulse,
         schedule: Schedule,
         clock: Clock,
         machine: Machine,
@@ -54,6 +56,7 @@ class View:
         self._tree = tree
         self._log = log
         self._judge = judge
+        self._pulse = pulse
         self._schedule = schedule
         self._clock = clock
         self._machine = machine
@@ -69,15 +72,14 @@ class View:
                 again.add(plain(entry.name))
         scheduled = self._schedule.paths()
         tally["scheduled"] += len(scheduled)
-        again |= {plain(name) for path in scheduled if (name := task_name(path.rpartition("/")[2])) and epoch_of(name)}
-        for shard in self._shards(COMPLETED):
-            tally["completed"] += len(self._done(shard, again))
+        again |= self._marked(scheduled)
+        tally["completed"] += sum(1 for _ in self._completed(again))
         return Counts(**tally)
 
     def tasks(self, state: State | None) -> Iterator[TaskInfo]:
         """Iterate over tasks; those that go away meanwhile are left out."""
         if state != "completed":
-            for entry, found, slot in self._open_tasks():
+            for entry, found, slot in self._open_tasks(slots_only=state in ("leased", "failed")):
                 if state in (None, found):
                     info = self._describe(entry, found, slot)
                     if info is not None:
@@ -88,12 +90,26 @@ class View:
                 if info is not None:
                     yield info
         if state in (None, "completed"):
-            again = {plain(entry.name) for entry in self.frontier() if epoch_of(entry.name)}
-            for shard in self._shards(COMPLETED):
-                for name in sorted(self._done(shard, again)):
-                    info = self._witness(name)
-                    if info is not None:
-                        yield info
+            for name in self._completed(self._put_back()):
+                info = self._witness(name)
+                if info is not None:
+                    yield info
+
+    def states(self, prefix: str) -> Iterator[TaskState]:
+        """Iterate over ids and states. Only the file of an id too long for its name is read, and leases."""
+        for entry, state, slot in self._open_tasks():
+            task_id = id_of(entry.name) or self.id_of(entry)
+            if task_id.startswith(prefix):
+                yield TaskState(task_id, state, self._stall(state, slot) is not None)
+        for path in self._schedule.paths():
+            name = task_name(path.rpartition("/")[2]) or ""
+            task_id = id_of(name) or str((self._read(path) or {}).get("id") or plain(name))
+            if task_id.startswith(prefix):
+                yield TaskState(task_id, "scheduled")
+        for name in self._completed(self._put_back()):
+            task_id = id_of(name) or self._id_of_witness(name)
+            if task_id.startswith(prefix):
+                yield TaskState(task_id, "completed")
 
     def get(self, task_id: str) -> TaskInfo:
         """Return what is known of one task. Raises TaskNotFound."""
@@ -163,20 +179,55 @@ class View:
         """Return the names of the dead letters."""
         return [n for shard in self._shards(FAILED) for n in sorted(self._names(f"{FAILED}/{shard}"))]
 
-    def _open_tasks(self) -> Iterator[tuple[Entry, State, Slot | None]]:
+    def _open_tasks(self, *, slots_only: bool = False) -> Iterator[tuple[Entry, State, Slot | None]]:
+        """Iterate over what is in the frontier; slots_only leaves out what was never claimed, and is quicker."""
         lanes = self._lanes()
         shards = {lane: set(self._shards(f"{FRONTIER}/{lane}")) for lane in lanes}
         for shard in sorted(set().union(*shards.values())) if shards else []:
             seen: set[str] = set()
-            done = self._names(f"{COMPLETED}/{shard}")
             slots = {found[0] for f in self._disk.scan(f"{LEASES}/{shard}") if (found := slot_name(f.name)) is not None}
+            if slots_only and not slots:
+                continue
+            done = self._names(f"{COMPLETED}/{shard}")
             for lane in lanes:
                 folder = f"{FRONTIER}/{lane}/{shard}"
                 names = self._names(folder) if shard in shards[lane] else set()
+                names = names & slots if slots_only else names
                 for name in sorted(names - seen - done):
                     seen.add(name)
                     slot = self._log.top(name) if name in slots else None
                     yield self._tree.entry(name, int(lane)), self._state(slot), slot
+
+    def _completed(self, again: set[str]) -> Iterator[str]:
+        """Iterate over the names of what is completed and was not cancelled, nor put back."""
+        for shard in self._shards(COMPLETED):
+            yield from sorted(self._done(shard, again))
+
+    def _put_back(self) -> set[str]:
+        """Return the plain names of what is open in a later epoch."""
+        listed = [
+            f.name
+            for lane in self._lanes()
+            for shard in self._shards(f"{FRONTIER}/{lane}")
+            for f in self._disk.scan(f"{FRONTIER}/{lane}/{shard}")
+        ]
+        return self._marked(listed + self._schedule.paths())
+
+    @staticmethod
+    def _marked(paths: list[str]) -> set[str]:
+        names = (task_name(path.rpartition("/")[2]) for path in paths if "~" in path)
+        return {plain(name) for name in names if name and epoch_of(name)}
+
+    def _stall(self, state: State, slot: Slot | None) -> Stall | None:
+        if state != "leased" or slot is None:
+            return None
+        stall = self._pulse.feel(slot, self._tree.slot(slot.name, slot.generation))
+        if stall is None:
+            return None
+        # Between our two looks its holder may have renewed it or given it back, which frees the lock.
+        again = self._log.top(slot.name)
+        same = again is not None and (again.generation, again.raw) == (slot.generation, slot.raw)
+        return stall if same else None
 
     def _state(self, slot: Slot | None) -> State:
         if slot is None:
@@ -202,6 +253,7 @@ class View:
                 left = slot.deadline - self._clock.elapsed()
             elif (ends := moment(record.get("expiry_timestamp"))) is not None:
                 left = ends - self._clock.wall()
+        stall = self._stall(state, slot)
         return TaskInfo(
             id=id_of(entry.name) or str(task.get("id") or plain(entry.name)),
             state=state,
@@ -212,12 +264,16 @@ class View:
             token=token_of(entry.name, slot.generation) if slot and state == "leased" else None,
             epoch=epoch_of(entry.name),
             worker_id=_text(record.get("worker_id")) if state == "leased" else None,
+            host=_text(record.get("host")) if state == "leased" else None,
             due_at=_text(record.get("due_at")) if state == "scheduled" else None,
             expires_in=left,
             claimed_at=_text(record.get("claimed_at")) if state == "leased" else None,
             error=_last_error(record) if state == "failed" else (slot.error if slot else None),
             errors=_dicts(record.get("errors")),
             path=self._tree.failed(entry.name) if state == "failed" else entry.path,
+            stalled=stall.why if stall else None,
+            silent_since=stall.since if stall else None,
+            outlook=stall.outlook if stall else None,
         )
 
     def _scheduled(self, path: str) -> TaskInfo | None:
@@ -240,6 +296,10 @@ class View:
         path = self._tree.completed(name)
         raw = self._store.read(path, self._max_file)
         return None if raw is None else self._of_witness(name, raw, path)
+
+    def _id_of_witness(self, name: str) -> str:
+        info = self._witness(name)
+        return name if info is None else info.id
 
     def _of_witness(self, name: str, raw: bytes, path: str) -> TaskInfo:
         record = parse(name, 0, raw).record
