@@ -74,6 +74,7 @@ class Settings:
     frontier: Path | None = None
     completed: Path | None = None
     frontier_mode: str = "owned"
+    refresh_after: float | None = None  # of an index: how old a witness may get before its tile is due again
     bucket: str | None = None
     offline: str = "wait"
     throttle: float | None = None
@@ -324,6 +325,7 @@ _PARSERS: dict[str, Callable[[Any], Any]] = {
     "frontier": values.path,
     "completed": values.path,
     "frontier_mode": values.choice("owned", "index"),
+    "refresh_after": values.seconds(1, FOREVER),
     "bucket": values.url("s3", "file"),
     "offline": values.choice("wait", "local"),
     "throttle": values.seconds(0, DAY),

@@ -12,6 +12,7 @@ import fcntl
 import os
 import stat
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -51,8 +52,8 @@ class Disk(Protocol):
     def open(self, path: str, *, write: bool = False) -> int:
         """Open a file, never through a symbolic link."""
 
-    def unnamed(self) -> int:
-        """Open a new file that has no name yet."""
+    def unnamed(self, near: str = "") -> int:
+        """Open a new file that has no name yet, on the filesystem of a folder."""
 
     def link(self, fd: int, path: str) -> None:
         """Give an unnamed file a name that must not exist."""
@@ -89,6 +90,9 @@ class Disk(Protocol):
 
     def unlink(self, path: str) -> bool:
         """Remove a name; False if it was gone, or is a directory's."""
+
+    def replace(self, source: str, path: str) -> None:
+        """Give a file the name of another, which loses it. Only for what nobody decides by."""
 
     def fsync_dir(self, path: str) -> None:
         """Make the names in a directory durable."""
@@ -158,31 +162,39 @@ _MISSING = (FileNotFoundError, NotADirectoryError)
 
 
 class OsDisk:
-    """A folder on a filesystem of this machine."""
+    """A folder on a filesystem of this machine. Paths that begin with a name in `elsewhere` lie in that folder."""
 
-    def __init__(self, folder: str, *, local: bool | None = None) -> None:
+    def __init__(self, folder: str, *, local: bool | None = None, elsewhere: Mapping[str, str] | None = None) -> None:
         self.folder = folder.rstrip("/")
+        self._elsewhere = dict(elsewhere or {})
         self.local = is_local(folder) if local is None else local
         self._prefix = self.folder + "/"
         self._tmpfile = hasattr(os, "O_TMPFILE") and os.path.isdir("/proc/self/fd")
         self._named: dict[int, str] = {}  # temporary names, where a file must have one
 
+    def _at(self, path: str) -> str:
+        if self._elsewhere:
+            top, _, rest = path.partition("/")
+            if top in self._elsewhere:
+                return f"{self._elsewhere[top]}/{rest}" if rest else self._elsewhere[top]
+        return self._prefix + path
+
     def create(self, path: str) -> int:
-        return os.open(self._prefix + path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_NOFOLLOW, 0o664)
+        return os.open(self._at(path), os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_NOFOLLOW, 0o664)
 
     def open(self, path: str, *, write: bool = False) -> int:
         mode = os.O_RDWR if write else os.O_RDONLY
-        return os.open(self._prefix + path, mode | os.O_NOFOLLOW | os.O_NONBLOCK)
+        return os.open(self._at(path), mode | os.O_NOFOLLOW | os.O_NONBLOCK)
 
-    def unnamed(self) -> int:
+    def unnamed(self, near: str = "") -> int:
         if self._tmpfile:
             try:
-                return os.open(self.folder, os.O_TMPFILE | os.O_RDWR, 0o664)
+                return os.open(self._at(near) if near else self.folder, os.O_TMPFILE | os.O_RDWR, 0o664)
             except OSError as e:
                 if e.errno not in (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOENT):
                     raise
                 self._tmpfile = False
-        name = f".tmp-{os.getpid()}-{os.urandom(8).hex()}"
+        name = f"{near}/" * bool(near) + f".tmp-{os.getpid()}-{os.urandom(8).hex()}"
         fd = self.create(name)
         self._named[fd] = name
         return fd
@@ -190,13 +202,13 @@ class OsDisk:
     def link(self, fd: int, path: str) -> None:
         name = self._named.get(fd)
         if name is not None:
-            os.link(self._prefix + name, self._prefix + path)
+            os.link(self._at(name), self._at(path))
         else:
             # Passing src_dir_fd makes Python call linkat() with AT_SYMLINK_FOLLOW, which this needs.
-            os.link(f"/proc/self/fd/{fd}", self._prefix + path, src_dir_fd=fd, follow_symlinks=True)
+            os.link(f"/proc/self/fd/{fd}", self._at(path), src_dir_fd=fd, follow_symlinks=True)
 
     def link_path(self, source: str, path: str) -> None:
-        os.link(self._prefix + source, self._prefix + path, follow_symlinks=False)
+        os.link(self._at(source), self._at(path), follow_symlinks=False)
 
     def write(self, fd: int, data: bytes) -> None:
         done = os.pwrite(fd, data, 0)
@@ -236,26 +248,29 @@ class OsDisk:
 
     def exists(self, path: str) -> bool:
         try:
-            os.lstat(self._prefix + path)
+            os.lstat(self._at(path))
         except _MISSING:
             return False
         return True
 
     def look(self, path: str) -> Facts | None:
         try:
-            return _facts(os.lstat(self._prefix + path))
+            return _facts(os.lstat(self._at(path)))
         except _MISSING:
             return None
 
     def unlink(self, path: str) -> bool:
         try:
-            os.unlink(self._prefix + path)
+            os.unlink(self._at(path))
         except (*_MISSING, IsADirectoryError):  # a folder in the place of a file is none of ours: it stays
             return False
         return True
 
+    def replace(self, source: str, path: str) -> None:
+        os.replace(self._at(source), self._at(path))
+
     def fsync_dir(self, path: str) -> None:
-        fd = os.open(self._prefix + path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        fd = os.open(self._at(path), os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
         try:
             os.fsync(fd)
         finally:
@@ -275,14 +290,14 @@ class OsDisk:
 
     def mkdir(self, path: str) -> bool:
         try:
-            os.mkdir(self._prefix + path, 0o775)
+            os.mkdir(self._at(path), 0o775)
         except FileExistsError:
             return False
         return True
 
     def rmdir(self, path: str) -> bool:
         try:
-            os.rmdir(self._prefix + path)
+            os.rmdir(self._at(path))
         except OSError as e:
             if e.errno in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOENT):
                 return False
@@ -292,7 +307,7 @@ class OsDisk:
     def scan(self, path: str, *, times: bool = False) -> list[Found]:
         found = []
         try:
-            fd = os.open(self._prefix + path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+            fd = os.open(self._at(path), os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
         except _MISSING:
             return []
         except OSError as error:
@@ -314,7 +329,7 @@ class OsDisk:
 
     def touch(self, path: str) -> None:
         with contextlib.suppress(FileNotFoundError):
-            os.utime(self._prefix + path)
+            os.utime(self._at(path))
 
     def free_bytes(self) -> int:
         v = os.statvfs(self.folder)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from typing import Any
 
 from dfq.claim import Claim
@@ -61,6 +62,13 @@ def read_task(raw: bytes, entry: Entry, limit: int) -> dict[str, Any]:
     decode_payload(task["payload"], task["encoding"], entry.path)
     dumps(task, entry.path)  # NaN, or half a character: it could be run, but never be acked or buried
     return task
+
+
+def read_tile(raw: bytes, entry: Entry, limit: int) -> dict[str, Any]:
+    """Return a file of an index as a task: its bytes are the payload. Raises InvalidTask."""
+    if len(raw) > limit:
+        raise InvalidTask(f"{entry.path}: the file has over {limit:,} bytes (max_payload)")
+    return {"id": entry.path.partition("/")[2], "payload": base64.b64encode(raw).decode(), "encoding": "base64"}
 
 
 def letter_of(

@@ -17,7 +17,7 @@ from dfq.codec import dumps, nonce
 from dfq.errors import InvalidTask, LeaseLost
 from dfq.lease import READ_LIMIT, Slot, lease_bytes, lease_record, parse, released, renewed
 from dfq.ports import Clock, Machine
-from dfq.records import errors_of, is_stub, letter_of, read_task, token_of, witness_of
+from dfq.records import errors_of, is_stub, letter_of, read_task, read_tile, token_of, witness_of
 from dfq.staleness import Judge
 from dfq.stores.disk import DiskStore
 from dfq.tree import Entry, Tree, id_of, is_key, parent, plain, slot_name
@@ -35,14 +35,22 @@ class Limits:
     lease: float
     max_attempts: int
     max_file: int
-    owned: bool = True  # False for an index: the frontier is another's, and nothing in it is removed
+    max_task: int | None = None  # of a file in the frontier, where that is another limit
+    owned: bool = True  # False for an index: the frontier is another's, and nothing in it is changed
 
 
 class SlotLog:
     """Claim, renew, give back, complete, bury, redrive and cancel tasks by their names."""
 
     def __init__(
-        self, store: DiskStore, tree: Tree, judge: Judge, clock: Clock, machine: Machine, limits: Limits
+        self,
+        store: DiskStore,
+        tree: Tree,
+        judge: Judge,
+        clock: Clock,
+        machine: Machine,
+        limits: Limits,
+        on_done: Callable[[Entry], None] = lambda entry: None,
     ) -> None:
         self._store = store
         self._tree = tree
@@ -50,6 +58,9 @@ class SlotLog:
         self._clock = clock
         self._machine = machine
         self._limits = limits
+        self._on_done = on_done  # called when a witness is there for good; may be called again
+        self._max_task = limits.max_file if limits.max_task is None else limits.max_task
+        self._parse_task = read_task if limits.owned else read_tile
 
     # -- claiming ----------------------------------------------------------------------------------
 
@@ -118,7 +129,7 @@ class SlotLog:
                 hold.close()
                 return Gone()
             try:
-                task = read_task(raw, entry, self._limits.max_file)
+                task = self._parse_task(raw, entry, self._max_task)
             except InvalidTask as e:
                 if not count:
                     task = {"id": None, "payload": None, "encoding": "json"}
@@ -249,7 +260,7 @@ class SlotLog:
         record = found.record | {"generation": generation, "attempt": found.attempt, "ttl_s": ttl}
         record["token"] = token_of(name, generation)
         try:
-            task = read_task(raw, entry, self._limits.max_file)
+            task = self._parse_task(raw, entry, self._max_task)
         except InvalidTask:
             hold.close()
             raise
@@ -279,6 +290,7 @@ class SlotLog:
         if retire:
             store.sync(self._tree.retired(name))
             store.remove(self._tree.failed(name))
+        self._on_done(claim.entry)
         self._remove_task(claim.entry)
         self._remove_slots(name, claim.generation + 1)
         claim.end()
@@ -350,6 +362,7 @@ class SlotLog:
             return False  # a folder, a link: it proves nothing, and the task must not vanish for it
         self._store.sync(entry.witness)
         self._retire_stub(entry.name, entry.witness)  # before the entry goes: nobody comes by here again
+        self._on_done(entry)
         self._remove_task(entry)
         self.sweep_slots(entry.name, entry.witness)
         return True
@@ -397,7 +410,7 @@ class SlotLog:
         if raw is None:
             return False
         try:
-            task = read_task(raw, entry, self._limits.max_file)
+            task = self._parse_task(raw, entry, self._max_task)
         except InvalidTask as e:
             task, reason = {"id": None, "payload": None, "encoding": "json"}, f"{e}; fix the file, then retry"
         letter = letter_of(task, entry, top, reason, self._errors(name, top), self._machine, self._clock)
@@ -483,8 +496,9 @@ class SlotLog:
         newer = self.top(name)
         if newer is not None and newer.state == "dead":  # died again meanwhile: that letter may be the one we removed
             self._show_dead(entry, newer.generation)
-        store.disk.touch(parent(entry.path))
+        if self._limits.owned:
+            store.disk.touch(parent(entry.path))
         return True
 
     def _read_task(self, entry: Entry) -> bytes | None:
-        return self._store.read(entry.path, self._limits.max_file)
+        return self._store.read(entry.path, self._max_task)

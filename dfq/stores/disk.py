@@ -12,6 +12,8 @@ from dfq.tree import parent
 
 T = TypeVar("T")
 
+COPIED = 512 * 1024 * 1024  # more than any witness has
+
 
 class Hold:
     """A lease that we created and keep open: the descriptor carries the lock that shows we live."""
@@ -112,6 +114,24 @@ class DiskStore:
             self._making(path, lambda p: self.disk.link(staged, p))
         except FileExistsError:
             return False
+        except OSError as e:
+            if e.errno != errno.EXDEV:
+                raise
+            return self._name_elsewhere(self.disk.read(staged, COPIED), path)
+        return True
+
+    def _name_elsewhere(self, data: bytes, path: str) -> bool:
+        """Give content a name on another filesystem, where it has to be written anew; False if the name is taken."""
+        fd = self.disk.unnamed(parent(path))
+        try:
+            self.disk.write(fd, data)
+            if self.durable:
+                self.disk.fsync(fd)
+            self.disk.link(fd, path)
+        except FileExistsError:
+            return False
+        finally:
+            self.disk.close(fd)
         return True
 
     def name_again(self, source: str, path: str) -> bool | None:
@@ -122,6 +142,11 @@ class DiskStore:
             return False
         except FileNotFoundError:
             return None
+        except OSError as e:
+            if e.errno != errno.EXDEV:
+                raise
+            data = self.read(source, COPIED)
+            return None if data is None else self._name_elsewhere(data, path)
         return True
 
     def drop(self, staged: int) -> None:

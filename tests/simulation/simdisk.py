@@ -167,7 +167,7 @@ class SimDisk:
             raise self._failed(errno.EISDIR, path)
         return self._told(self._open(inode, writable=write))
 
-    def unnamed(self) -> int:
+    def unnamed(self, near: str = "") -> int:
         self._step("unnamed", "")
         return self._told(self._open(self._new(), writable=True))
 
