@@ -459,7 +459,8 @@ class SlotLog:
             slot = top if generation == top.generation else self._read(name, generation)
             if slot is None:
                 continue
-            errors += errors_of(slot)
+            # An earlier death has listed all that went wrong before it.
+            errors = errors_of(slot) if slot.state == "dead" else errors + errors_of(slot)
         return errors[-MAX_ERRORS:]
 
     def redrive(self, entry: Entry) -> bool:
