@@ -178,6 +178,14 @@ def test_what_is_over_or_unknown_cannot_be_cancelled(queues: Queues) -> None:
     assert q.cancel([]) == []
 
 
+def test_ids_that_are_no_text_are_refused(queues: Queues) -> None:
+    q = queues.open()
+    for wrong in (5, b"t", [5], 1.5):
+        for act in (q.cancel, q.retry):
+            with pytest.raises(dfq.InvalidTask, match="a task id is text, not"):
+                act(wrong)  # type: ignore[arg-type]
+
+
 @needs("delays")
 def test_purge_cancels_all_that_is_not_completed(queues: Queues) -> None:
     q, [held] = one_in_each_state(queues)

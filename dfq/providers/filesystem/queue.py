@@ -7,7 +7,7 @@ import errno
 import logging
 import os
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from dfq import checks
@@ -123,7 +123,6 @@ class FilesystemQueue(QueueManager):
         )
         self._returned: list[str] = []  # names to offer again, from other threads
         self._disk_was_full = False
-        self._closed = False
         self._pid = os.getpid()
         self._warned: set[str] = set()
 
@@ -137,10 +136,11 @@ class FilesystemQueue(QueueManager):
         priority: int = DEFAULT_PRIORITY,
         delay: float = 0,
         if_exists: IfExists = "error",
+        on_skip: Callable[[str], None] | None = None,
     ) -> str:
         checks.check_if_exists(if_exists)
         item = self._intake.prepare(Push(payload, id, priority, delay))
-        return self._write([item], if_exists)[0]
+        return self._write([item], if_exists, on_skip)[0]
 
     def push_many(
         self,
@@ -149,19 +149,19 @@ class FilesystemQueue(QueueManager):
         priority: int = DEFAULT_PRIORITY,
         delay: float = 0,
         if_exists: IfExists = "error",
+        on_skip: Callable[[str], None] | None = None,
     ) -> list[str]:
         checks.check_if_exists(if_exists)
         ids: list[str] = []
         batch: list[Item] = []
-        for given in payloads:
+        for given in checks.check_many(payloads, "push_many", "push"):
             batch.append(self._intake.prepare(as_push(given, priority, delay)))
             if len(batch) == MANY:
-                ids += self._write(batch, if_exists)
+                ids += self._write(batch, if_exists, on_skip)
                 batch = []
-        return ids + self._write(batch, if_exists)
+        return ids + self._write(batch, if_exists, on_skip)
 
-    def _write(self, batch: list[Item], if_exists: IfExists) -> list[str]:
-        self._check_open()
+    def _write(self, batch: list[Item], if_exists: IfExists, on_skip: Callable[[str], None] | None) -> list[str]:
         with self._trouble("push"):
             taken = self._intake.write(batch)
         with self._scan_lock:
@@ -169,19 +169,23 @@ class FilesystemQueue(QueueManager):
                 self._frontier.arrived(lane)
         self._idle.wake()
         for item in taken:
-            self._push_again(item, if_exists)
+            if not self._push_again(item, if_exists) and on_skip is not None:
+                on_skip(item.id)
         return [item.id for item in batch]
 
-    def _push_again(self, item: Item, if_exists: IfExists) -> None:
-        """Push an id that was used before: as its next epoch if that is asked for, or if it was cancelled (ADR 017)."""
+    def _push_again(self, item: Item, if_exists: IfExists) -> bool:
+        """Push an id that was used before: as its next epoch if that is asked for, or if it was cancelled (ADR 017).
+
+        Returns False if it is skipped instead.
+        """
         for _ in range(EPOCH_RACES):
             name = self._next_epoch(item, if_exists)
             if name is None:
-                return
+                return if_exists != "skip"
             with self._trouble("push"):
                 again = self._intake.prepare(item.push, epoch_of(name))
                 if not self._intake.write([again]) and self._anchored(again):
-                    return
+                    return True
         raise QueueUnavailable(f"task {item.id!r} is being pushed by too many at once: try again")
 
     def _next_epoch(self, item: Item, if_exists: IfExists) -> str | None:
@@ -207,7 +211,7 @@ class FilesystemQueue(QueueManager):
             self.cancel(item.id)
             return following
         hint = "use if_exists='skip', or 'rerun' to run it again once it is over"
-        raise TaskExists(f"task {item.id!r} is already {info.state}: {hint}", task_id=item.id)
+        raise TaskExists(f"task {item.id!r} is already {info.state}: {hint}", task_id=item.id, state=info.state)
 
     def _anchored(self, item: Item) -> bool:
         """Tell whether a later epoch that was just pushed may stay; if not, it was taken back.
@@ -233,7 +237,6 @@ class FilesystemQueue(QueueManager):
         checks.check_batch(batch_size)
         ends = self._clock.elapsed() + checks.check_wait(wait)
         ttl = self._ttl if lease is None else checks.check_lease(lease)
-        self._check_open()
         with self._trouble("poll"):
             while True:
                 tasks = self._take(batch_size, ttl, liveness)
@@ -247,7 +250,7 @@ class FilesystemQueue(QueueManager):
     def _take(self, batch_size: int, ttl: float, liveness: str) -> list[Task]:
         tasks: list[Task] = []
         with self._scan_lock:
-            if self.paused:
+            if self._disk.exists(PAUSED):
                 return []
             self._check_space()
             self._offer_again()
@@ -326,9 +329,10 @@ class FilesystemQueue(QueueManager):
     # -- settle ------------------------------------------------------------------------------------
 
     def ack(self, task: Task, result: Any = None) -> None:
+        checks.check_task(task, "ack")
         value, encoding = encode_result(result, self.settings.max_payload)
         stub = self.settings.on_ack == "delete"
-        with self._trouble("ack"), (claim := self._claim_of(task)).mutex:
+        with trouble("ack", self.where), (claim := self._claim_of(task)).mutex:
             witness = witness_of(claim, self._machine, self._clock, "done", None if stub else value, encoding)
             self._log.complete(claim, witness | {"stub": True} if stub else witness, retire=stub)
         self._renewer.remove(claim)
@@ -336,15 +340,17 @@ class FilesystemQueue(QueueManager):
             self._frontier.forget(claim.entry)
 
     def nack(self, task: Task, error: str | None = None, delay: float = 0, *, count: bool = True) -> None:
+        checks.check_task(task, "nack")
         error, delay = checks.check_error(error), checks.check_delay(delay)
-        with self._trouble("nack"), (claim := self._claim_of(task)).mutex:
+        with trouble("nack", self.where), (claim := self._claim_of(task)).mutex:
             self._log.release(claim, error=error, delay=delay, count=count)
         self._renewer.remove(claim)
         self._came_back(claim)
 
     def heartbeat(self, task: Task, extend: float | None = None) -> None:
+        checks.check_task(task, "heartbeat")
         ttl = None if extend is None else checks.check_lease(extend, "extend")
-        with self._trouble("heartbeat"), (claim := self._claim_of(task)).mutex:
+        with trouble("heartbeat", self.where), (claim := self._claim_of(task)).mutex:
             self._log.heartbeat(claim, ttl)
 
     def resume_lease(self, receipt: str) -> Task:
@@ -382,7 +388,11 @@ class FilesystemQueue(QueueManager):
     def tasks(self, state: State | None = None, *, limit: int | None = None) -> Iterator[TaskInfo]:
         checks.check_state(state)
         checks.check_limit(limit)
-        with self._trouble("list"):
+        self._check_open()
+        return self._list(state, limit)
+
+    def _list(self, state: State | None, limit: int | None) -> Iterator[TaskInfo]:
+        with trouble("list", self.where):
             for n, info in enumerate(self._view.tasks(state)):
                 if limit is not None and n >= limit:
                     return
@@ -453,6 +463,7 @@ class FilesystemQueue(QueueManager):
 
     @property
     def paused(self) -> bool:
+        self._check_open()
         return self._disk.exists(PAUSED)
 
     # -- inside ------------------------------------------------------------------------------------
@@ -469,9 +480,7 @@ class FilesystemQueue(QueueManager):
     def _wake(self) -> None:
         self._idle.wake()
 
-    def _check_open(self) -> None:
-        if self._closed:
-            raise QueueUnavailable(f"queue {self.name!r} is closed: open it again")
-
     def _trouble(self, what: str) -> contextlib.AbstractContextManager[None]:
+        """Word what goes wrong in an operation that needs the queue to be open."""
+        self._check_open()
         return trouble(what, self.where)
