@@ -80,6 +80,7 @@ class FilesystemQueue(QueueManager):
         self._disk = disk
         self._store = store = DiskStore(disk, durable=settings.durability == "full")
         shards = shards_of(store, self._clock, create=create, shards=settings.shards, where=where)
+        self.shards = shards
         self._tree = tree = Tree(shards)
         ttl, timeout = settings.lease, settings.heartbeat_timeout
         self._ttl = ttl if timeout is None else min(ttl, timeout)
