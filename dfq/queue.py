@@ -110,7 +110,7 @@ class TaskInfo:
     cancelled: bool = False
     expired: bool = False  # a dead letter that was past its retention
     epoch: int = 0  # how often it was put back after it was over
-    path: str | None = None  # where it lies, for providers that are made of files
+    path: str | None = None  # where it lies (the whole path), for providers that are made of files
 
     @property
     def ended_without_result(self) -> bool:

@@ -17,7 +17,6 @@ _HINTS = {
     errno.EPERM: "check who owns the folder",
     errno.EIO: "the device fails: look at dmesg",
     errno.EMFILE: "raise the limit of open files (ulimit -n)",
-    errno.ENOENT: "make the queue with 'dfq init'",
 }
 
 

@@ -415,6 +415,18 @@ def test_a_receipt_that_is_none_is_refused(queues: Queues, receipt: str) -> None
         queues.open().resume_lease(receipt)
 
 
+@needs("receipts")
+def test_a_receipt_of_a_task_that_is_elsewhere_says_where_it_is_not(queues: Queues) -> None:
+    q, other = queues.open(auto_heartbeat=False), queues.open("other", auto_heartbeat=False)
+    q.push({}, id="a/b")
+    task = claim(q)
+    with pytest.raises(dfq.LeaseLost, match=rf"no task 'a/b' in queue 'other' at {queues.root}/other"):
+        other.resume_lease(task.receipt)
+    q.ack(task)
+    with pytest.raises(dfq.LeaseLost, match="is over or was taken over"):
+        q.resume_lease(task.receipt)
+
+
 @needs("not_receipts")
 def test_receipts_are_unsupported(queues: Queues) -> None:
     with pytest.raises(dfq.Unsupported):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from backends import Queues, claim, needs
 
@@ -55,6 +57,16 @@ def test_tasks_lists_each_state(queues: Queues) -> None:
     assert q.get("scheduled").due_at is not None
     assert q.get("completed").result == {"ok": 1}
     assert q.get("failed").error == "no"
+
+
+@needs("listing", "cross_process")
+def test_paths_are_whole(queues: Queues) -> None:
+    q, held = one_in_each_state(queues)
+    for info in [*q.tasks(), *(q.get(state) for state in STATES)]:
+        assert info.path is not None
+        assert Path(info.path).is_file()
+        assert Path(info.path).is_relative_to(queues.root)
+    assert held
 
 
 @needs("listing")

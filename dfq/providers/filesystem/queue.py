@@ -8,6 +8,7 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from typing import Any
 
 from dfq import checks
@@ -21,7 +22,7 @@ from dfq.providers.filesystem.frontier import Frontier
 from dfq.providers.filesystem.housekeeping import Housekeeping, Retention
 from dfq.providers.filesystem.idle import Idle
 from dfq.providers.filesystem.intake import Intake, Item
-from dfq.providers.filesystem.meta import refuse_unsafe, shards_of
+from dfq.providers.filesystem.meta import refuse_unsafe, refuse_unsafe_within, shards_of
 from dfq.providers.filesystem.schedule import Schedule
 from dfq.providers.filesystem.steady import Steadiness
 from dfq.providers.filesystem.view import View
@@ -31,7 +32,7 @@ from dfq.renewal import Renewer
 from dfq.slotlog import Limits, SlotLog
 from dfq.staleness import Judge
 from dfq.stores.disk import DiskStore
-from dfq.tree import PAUSED, Entry, Tree, epoch_of, id_of, in_epoch, parent, task_name
+from dfq.tree import PAUSED, Entry, Tree, epoch_of, id_of, in_epoch, parent, plain, task_name
 from dfq.trouble import trouble
 
 log = logging.getLogger("dfq")
@@ -51,14 +52,22 @@ class FilesystemQueue(QueueManager):
         root = os.path.realpath(os.path.expanduser(str(settings.root)))
         folder = os.path.join(root, check_queue_name(name))
         with trouble(f"open queue {name!r}", folder):
-            if create:
+            if not os.path.lexists(root):
+                if not create:
+                    raise QueueUnavailable(
+                        f"there is no queue {name!r}: its root {root} does not exist (root or DFQ_ROOT)"
+                    )
                 os.makedirs(root, 0o775, exist_ok=True)
+            refuse_unsafe(root)
+            if create:
                 with contextlib.suppress(FileExistsError):
                     os.mkdir(folder, 0o775)
                     if settings.durability == "full":
                         OsDisk(root).fsync_dir(".")
-            for place in (root, folder):
-                refuse_unsafe(place)
+            elif not os.path.lexists(folder):
+                raise QueueUnavailable(f"there is no queue {name!r} in {root}: make it with 'dfq init'")
+            refuse_unsafe(folder)
+            refuse_unsafe_within(folder)
             return cls(name, settings, OsDisk(folder), create=create, where=folder)
 
     def __init__(
@@ -356,7 +365,14 @@ class FilesystemQueue(QueueManager):
 
     def resume_lease(self, receipt: str) -> Task:
         with self._trouble("resume a lease"):
-            return self._task(self._log.take_up(receipt))
+            try:
+                return self._task(self._log.take_up(receipt))
+            except LeaseLost:
+                name = receipt.split(".", 3)[3]
+                if self._store.exists(self._tree.completed(name)) or self._view.is_open(name):
+                    raise
+                task_id = id_of(name) or plain(name)
+            raise LeaseLost(f"there is no task {task_id!r} in queue {self.name!r} at {self.where}")
 
     def close(self) -> None:
         if self._closed:
@@ -397,11 +413,15 @@ class FilesystemQueue(QueueManager):
             for n, info in enumerate(self._view.tasks(state)):
                 if limit is not None and n >= limit:
                     return
-                yield info
+                yield self._placed(info)
 
     def get(self, task_id: str) -> TaskInfo:
         with self._trouble("look"):
-            return self._view.get(task_id)
+            return self._placed(self._view.get(task_id))
+
+    def _placed(self, info: TaskInfo) -> TaskInfo:
+        """Return what is known of a task with the whole path: whoever reads it may stand anywhere."""
+        return info if info.path is None else replace(info, path=os.path.join(self.where, info.path))
 
     def retry(self, task_ids: str | Iterable[str] | None = None) -> list[str]:
         with self._trouble("retry"):
