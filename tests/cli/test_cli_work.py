@@ -86,6 +86,7 @@ def test_a_handler_or_a_command_that_is_not_there_is_one_clear_line(dfq: Run) ->
 def test_what_makes_no_sense_is_a_usage_error(dfq: Run, args: tuple[str, ...]) -> None:
     ran = dfq("work", *args)
     assert (ran.status, ran.out) == (2, "")
+    assert ("not both" in ran.err) == (args[:2] == ("a.b:c", "--exec"))
 
 
 def test_a_command_that_takes_too_long_is_ended(dfq: Run) -> None:
