@@ -20,6 +20,7 @@ _HOMES = {
     "Task": "dfq.queue",
     "TaskInfo": "dfq.queue",
     "Counts": "dfq.queue",
+    "Push": "dfq.queue",
     "QueueError": "dfq.errors",
     "QueueUnavailable": "dfq.errors",
     "TaskExists": "dfq.errors",
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
     from dfq.errors import TaskNotFound as TaskNotFound
     from dfq.errors import Unsupported as Unsupported
     from dfq.queue import Counts as Counts
+    from dfq.queue import Push as Push
     from dfq.queue import QueueManager as QueueManager
     from dfq.queue import Task as Task
     from dfq.queue import TaskInfo as TaskInfo

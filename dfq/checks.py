@@ -7,12 +7,12 @@ raises ConfigError.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, cast, get_args
 
 from dfq.errors import ConfigError, InvalidTask, QueueError
 from dfq.names import encode
-from dfq.queue import STATES, IfExists, State
+from dfq.queue import STATES, IfExists, Push, State, Task
 
 MAX_BATCH = 10_000
 MAX_DELAY = 10 * 365 * 86_400.0
@@ -31,8 +31,29 @@ def check_ids(task_ids: str | Iterable[str]) -> list[str]:
     """Return one id or many as a list, each of them once and in order."""
     if isinstance(task_ids, bytes):
         raise InvalidTask("a task id is text, not bytes")
+    if not isinstance(task_ids, Iterable):
+        raise InvalidTask(f"a task id is text, not {type(task_ids).__name__}")
     ids = [task_ids] if isinstance(task_ids, str) else list(task_ids)
     return list(dict.fromkeys(check_id(task_id) for task_id in ids))
+
+
+def check_task(task: Any, verb: str) -> Task:
+    """Return a task that a poll may have handed out."""
+    if not isinstance(task, Task):
+        raise InvalidTask(f"{verb} takes a task from poll(), not {_kind(task)}")
+    return task
+
+
+def check_many(items: Any, verb: str, one: str) -> Iterable[Any]:
+    """Return what a verb for many takes. A text, a mapping or a model can be iterated over too, but is one payload."""
+    single = isinstance(items, str | bytes | bytearray | memoryview | Mapping | Push | Task)
+    if single or hasattr(items, "model_dump") or not isinstance(items, Iterable):
+        raise InvalidTask(f"{verb} takes many, such as a list, not {_kind(items)}: for one, use {one}")
+    return items
+
+
+def _kind(value: Any) -> str:
+    return "None" if value is None else f"a value of type {type(value).__name__}"
 
 
 def check_priority(priority: Any) -> int:

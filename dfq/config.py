@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import random
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -98,32 +98,43 @@ def open_queue(
 ) -> QueueManager:
     """Open a queue, creating it if need be, with the provider that the settings name.
 
-    Any setting may be a keyword. Raises ConfigError, Unsupported, QueueUnavailable.
+    Any setting may be a keyword. `shards` is for a queue that is new: as a keyword it must be what the queue has,
+    from elsewhere it is ignored for one that is there. Raises ConfigError, Unsupported, QueueUnavailable.
     """
     check_queue_name(name)
     if root is not None:
         settings["root"] = root
     resolved, sources = resolve(queue=name, **settings)
     _refuse_what_is_not_built(resolved, sources)
+    _refuse_what_has_no_effect(resolved, sources)
     if resolved.queue_type == "memory":
         from dfq.providers.memory import MemoryQueue
 
         return MemoryQueue.open(name, resolved)
     from dfq.providers.filesystem import FilesystemQueue
 
-    return FilesystemQueue.open(name, resolved, create=create)
+    queue = FilesystemQueue.open(name, resolved, create=create)
+    if queue.shards != resolved.shards and sources["shards"] == _argument("shards"):
+        queue.close()
+        raise ConfigError(
+            f"queue {name!r} has {queue.shards} shards, not {resolved.shards}: that was fixed when it was made in "
+            f"{queue.where}; leave shards out"
+        )
+    return queue
 
 
 def resolve(*, queue: str | None = None, **kwargs: Any) -> tuple[Settings, dict[str, str]]:
     """Return the settings for a queue, and for each of them where it came from.
 
     An argument wins over the environment, that over the config files (the queue root's, the working
-    folder's, the user's), those over the default. A keyword that is None counts as not given.
+    folder's, the user's), those over the default. A keyword that is None counts as not given. What an argument
+    settles is not even looked at elsewhere: a wrong value there is no reason to refuse it.
     """
-    layers = [_arguments(kwargs), _environment()]
+    arguments = _arguments(kwargs)
+    layers = [arguments, _environment(arguments)]
     root = next((layer["root"] for layer in layers if "root" in layer), None)
     # The file in the root cannot say where the root is, so the root is known before that file is read.
-    layers += _files(root.value if root else None, queue)
+    layers += _files(root.value if root else None, queue, arguments)
 
     found: dict[str, _Given] = {}
     for layer in layers:
@@ -142,23 +153,29 @@ class _Given:
 
 
 def _arguments(kwargs: Mapping[str, Any]) -> dict[str, _Given]:
-    given = {name: _parse(name, value, f"argument {name}") for name, value in kwargs.items() if value is not None}
+    given = {name: _parse(name, value, _argument(name)) for name, value in kwargs.items() if value is not None}
     return _anchored(given, Path())
 
 
-def _environment() -> dict[str, _Given]:
+def _argument(name: str) -> str:
+    return f"argument {name}"
+
+
+def _environment(settled: Container[str]) -> dict[str, _Given]:
     layer: dict[str, _Given] = {}
     # COCLI_QUEUE_TYPE is older than DFQ_QUEUE_TYPE and goes first: cocli's own scripts set it.
     # An empty variable is one that is not set: `DFQ_X= command` is how a shell takes one away.
-    if cocli := os.environ.get("COCLI_QUEUE_TYPE"):
+    if (cocli := os.environ.get("COCLI_QUEUE_TYPE")) and "queue_type" not in settled:
         layer["queue_type"] = _parse("queue_type", cocli, "environment variable COCLI_QUEUE_TYPE")
     for variable, text in sorted(os.environ.items()):
         if not variable.startswith("DFQ_") or _NOT_SETTINGS(variable) or not text:
             continue
         name = variable.removeprefix("DFQ_").lower()
         if name not in _PARSERS or variable != variable.upper():
-            raise ConfigError(_unknown(f"environment variable {variable}", name, "DFQ_" + _closest(name).upper()))
-        layer.setdefault(name, _parse(name, text, f"environment variable {variable}"))
+            similar = _similar(name, [*_PARSERS, "queue"])
+            raise ConfigError(_unknown(f"environment variable {variable}", name, similar and f"DFQ_{similar.upper()}"))
+        if name not in settled:
+            layer.setdefault(name, _parse(name, text, f"environment variable {variable}"))
     return _anchored(layer, Path())
 
 
@@ -170,15 +187,15 @@ def _anchored(layer: dict[str, _Given], folder: Path) -> dict[str, _Given]:
     }
 
 
-def _files(root: Path | None, queue: str | None) -> Iterator[dict[str, _Given]]:
+def _files(root: Path | None, queue: str | None, settled: Container[str]) -> Iterator[dict[str, _Given]]:
     """Yield a layer for each config file, and before it one for its table of this queue."""
-    elsewhere = {path: _read_file(path) for path in (_in_working_folder(), _of_user()) if path}
+    elsewhere = {path: _read_file(path, settled) for path in (_in_working_folder(), _of_user()) if path}
     if root is None:
         named = (layer["root"] for t in elsewhere.values() for layer in _layers(t, queue) if "root" in layer)
         root = next((given.value for given in named), None) or default_root()
     in_root = root / CONFIG_NAME
     if in_root not in elsewhere:
-        for layer in _layers(_read_file(in_root), queue):
+        for layer in _layers(_read_file(in_root, settled), queue):
             layer.pop("root", None)  # a queue root that says it is somewhere else was moved or copied
             yield layer
     # The root's own file goes first, also when it is the working folder's or the user's as well.
@@ -213,7 +230,7 @@ def _layers(tables: _Tables, queue: str | None) -> list[dict[str, _Given]]:
     return [dict(tables.queues.get(queue or "", {})), dict(tables.settings)]
 
 
-def _read_file(path: Path) -> _Tables:
+def _read_file(path: Path, settled: Container[str]) -> _Tables:
     try:
         with path.open("rb") as f:
             raw = f.read(MAX_CONFIG_BYTES + 1)
@@ -233,14 +250,14 @@ def _read_file(path: Path) -> _Tables:
     if not isinstance(queues, dict) or not all(isinstance(t, dict) for t in queues.values()):
         raise ConfigError(f"config file {path}: 'queues' holds one table for each queue, as in [queues.tiles]")
     return _Tables(
-        _table(table, str(path), path.parent),
-        {name: _table(t, f"{path} [queues.{name}]", path.parent) for name, t in queues.items()},
+        _table(table, str(path), path.parent, settled),
+        {name: _table(t, f"{path} [queues.{name}]", path.parent, settled) for name, t in queues.items()},
     )
 
 
-def _table(table: Mapping[str, Any], where: str, folder: Path) -> dict[str, _Given]:
+def _table(table: Mapping[str, Any], where: str, folder: Path, settled: Container[str]) -> dict[str, _Given]:
     # A relative path in a file is relative to that file, wherever the program is started.
-    return _anchored({name: _parse(name, value, where) for name, value in table.items()}, folder)
+    return _anchored({name: _parse(name, value, where) for name, value in table.items() if name not in settled}, folder)
 
 
 def _refuse_what_is_not_built(settings: Settings, sources: Mapping[str, str]) -> None:
@@ -256,24 +273,34 @@ def _refuse_what_is_not_built(settings: Settings, sources: Mapping[str, str]) ->
         refuse("bucket", "leave it out")
 
 
+def _refuse_what_has_no_effect(settings: Settings, sources: Mapping[str, str]) -> None:
+    for name in ("frontier", "completed"):
+        if getattr(settings, name) is not None and settings.frontier_mode != "index":
+            raise ConfigError(
+                f"setting {name} ({sources[name]}) is for an index queue: set frontier_mode = 'index' as well, or "
+                "leave it out"
+            )
+
+
 def _parse(name: str, value: Any, source: str) -> _Given:
     parser = _PARSERS.get(name)
     if parser is None:
-        raise ConfigError(_unknown(source, name, _closest(name)))
+        raise ConfigError(_unknown(source, name, _similar(name, _PARSERS)))
     try:
         return _Given(parser(value), source)
     except (ValueError, TypeError, OverflowError, RuntimeError) as e:
         raise ConfigError(f"setting {name} = {value!r} ({source}): {e}") from None
 
 
-def _unknown(source: str, name: str, closest: str) -> str:
-    return f"unknown setting {name!r} ({source}): did you mean {closest}? Known: {', '.join(_PARSERS)}"
+def _unknown(source: str, name: str, similar: str | None) -> str:
+    hint = f"did you mean {similar}? " if similar else ""
+    return f"unknown setting {name!r} ({source}): {hint}Known: {', '.join(_PARSERS)}"
 
 
-def _closest(name: str) -> str:
+def _similar(name: str, known: Iterable[str]) -> str | None:
     import difflib
 
-    return max(_PARSERS, key=lambda known: difflib.SequenceMatcher(None, name, known).ratio())
+    return next(iter(difflib.get_close_matches(name, list(known), n=1, cutoff=0.7)), None)
 
 
 def _backoff(value: Any) -> Backoff:

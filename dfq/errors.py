@@ -14,9 +14,10 @@ class QueueUnavailable(QueueError):
 class TaskExists(QueueError):
     """A task with this id is already in the queue, or was completed."""
 
-    def __init__(self, message: str, *, task_id: str | None = None) -> None:
+    def __init__(self, message: str, *, task_id: str | None = None, state: str | None = None) -> None:
         super().__init__(message)
         self.task_id = task_id
+        self.state = state
 
 
 class TaskNotFound(QueueError):

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Literal, NamedTuple, Self
@@ -111,7 +111,7 @@ class TaskInfo:
     cancelled: bool = False
     expired: bool = False  # a dead letter that was past its retention
     epoch: int = 0  # how often it was put back after it was over
-    path: str | None = None  # where it lies, for providers that are made of files
+    path: str | None = None  # where it lies (the whole path), for providers that are made of files
     stalled: str | None = None  # why, if it is leased and its holder shows no life; None if it does
     silent_since: str | None = None  # of a stalled one: the last sign of life
     outlook: str | None = None  # of a stalled one: what will happen
@@ -143,6 +143,7 @@ class QueueManager(ABC):
     def __init__(self, name: str) -> None:
         self.name = name
         self._interrupted = threading.Event()
+        self._closed = False
 
     # -- the verbs ---------------------------------------------------------------------------------
 
@@ -155,10 +156,12 @@ class QueueManager(ABC):
         priority: int = DEFAULT_PRIORITY,
         delay: float = 0,
         if_exists: IfExists = "error",
+        on_skip: Callable[[str], None] | None = None,
     ) -> str:
         """Add a task and return its id; once this returns, the task is safe.
 
         payload is a mapping, dataclass, pydantic model, str or bytes. priority is 0 to 9, 9 first.
+        With if_exists="skip", on_skip is called with an id that was there already.
         Raises TaskExists (see if_exists), InvalidTask, PayloadTooLarge, QueueUnavailable.
         """
 
@@ -169,11 +172,14 @@ class QueueManager(ABC):
         priority: int = DEFAULT_PRIORITY,
         delay: float = 0,
         if_exists: IfExists = "error",
+        on_skip: Callable[[str], None] | None = None,
     ) -> list[str]:
         """Add many tasks and return their ids in order. An item is a payload, or a Push with its own id."""
+        from dfq.checks import check_many
+
         return [
-            self.push(p.payload, id=p.id, priority=p.priority, delay=p.delay, if_exists=if_exists)
-            for p in (as_push(item, priority, delay) for item in payloads)
+            self.push(p.payload, id=p.id, priority=p.priority, delay=p.delay, if_exists=if_exists, on_skip=on_skip)
+            for p in (as_push(item, priority, delay) for item in check_many(payloads, "push_many", "push"))
         ]
 
     @abstractmethod
@@ -186,10 +192,11 @@ class QueueManager(ABC):
 
     def ack_many(self, tasks: Iterable[Task], result: Any = None) -> None:
         """Complete many tasks; raises LeaseLost for the first that was lost after acking all the others."""
+        from dfq.checks import check_many
         from dfq.errors import LeaseLost
 
         lost: LeaseLost | None = None
-        for task in tasks:
+        for task in check_many(tasks, "ack_many", "ack"):
             try:
                 self.ack(task, result)
             except LeaseLost as e:
@@ -278,6 +285,13 @@ class QueueManager(ABC):
 
     def _wake(self) -> None:  # noqa: B027 - not every provider can be woken
         """Wake a waiting poll; providers that can be woken override this."""
+
+    def _check_open(self) -> None:
+        """Raise QueueUnavailable once the queue was closed."""
+        if self._closed:
+            from dfq.errors import QueueUnavailable
+
+            raise QueueUnavailable(f"queue {self.name!r} is closed: open it again")
 
     def __enter__(self) -> Self:
         return self

@@ -20,7 +20,6 @@ _HINTS = {
     errno.ENOLCK: "this filesystem hands out no locks: 'dfq verify-fs' tells what else it lacks",
     errno.EIO: "the device fails: look at dmesg",
     errno.EMFILE: "raise the limit of open files (ulimit -n)",
-    errno.ENOENT: "make the queue with 'dfq init'",
 }
 
 

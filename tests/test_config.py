@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -126,6 +128,19 @@ def test_none_is_not_given_and_an_empty_variable_is_not_set(monkeypatch: pytest.
     assert sources["lease"] == sources["queue_type"] == "default"
 
 
+def test_what_an_argument_settles_is_not_looked_at_elsewhere(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(home / "work/dfq.toml", 'durability = "slow"\nlease = "x"\n[queues.q]\nlease = "y"')
+    for variable in ("COCLI_QUEUE_TYPE", "DFQ_QUEUE_TYPE", "DFQ_LEASE", "DFQ_SHARDS"):
+        monkeypatch.setenv(variable, "rabbit")
+    given = {"queue_type": "memory", "lease": 7, "durability": "fast", "shards": 16}
+    settings, sources = resolve(queue="q", **given)
+    assert {name: getattr(settings, name) for name in given} == given
+    assert sources["queue_type"] == "argument queue_type"
+    for missing in given:
+        with pytest.raises(dfq.ConfigError, match=f"setting {missing} = "):
+            resolve(queue="q", **{name: value for name, value in given.items() if name != missing})
+
+
 # -- values ----------------------------------------------------------------------------------------
 
 
@@ -219,10 +234,23 @@ def test_an_unknown_argument_names_the_closest() -> None:
         open_queue("q", leese=5)
 
 
-@pytest.mark.parametrize("variable", ["DFQ_LEESE", "DFQ_lease", "DFQ_", "DFQ_QUEUES"])
-def test_an_unknown_variable_is_an_error(variable: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("variable", "meant"),
+    [
+        ("DFQ_LEESE", "did you mean DFQ_LEASE? "),
+        ("DFQ_lease", "did you mean DFQ_LEASE? "),
+        ("DFQ_QUEUES", "did you mean DFQ_QUEUE? "),
+        ("DFQ_MAX_PAYLOD", "did you mean DFQ_MAX_PAYLOAD? "),
+        ("DFQ_", ""),
+        ("DFQ_FOO", ""),
+        ("DFQ_COLOUR", ""),
+    ],
+)
+def test_an_unknown_variable_is_an_error_that_names_only_what_is_similar(
+    variable: str, meant: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv(variable, "5")
-    with pytest.raises(dfq.ConfigError, match=rf"environment variable {variable}\): did you mean DFQ_"):
+    with pytest.raises(dfq.ConfigError, match=re.escape(f"(environment variable {variable}): {meant}Known: root")):
         resolve()
 
 
@@ -310,6 +338,30 @@ def test_open_queue_opens_what_is_asked_for(home: Path) -> None:
     with open_queue("q", root=home / "root") as q:
         assert q.queue_type == "filesystem"
     assert (home / "root/q/queue.json").is_file()
+
+
+def test_the_number_of_shards_is_the_queues_own(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    open_queue("q", home / "root", shards=16).close()
+    open_queue("q", home / "root", shards=16).close()
+    with pytest.raises(dfq.ConfigError, match=r"queue 'q' has 16 shards, not 32: .*/root/q"):
+        open_queue("q", home / "root", shards=32)
+    monkeypatch.setenv("DFQ_SHARDS", "32")
+    open_queue("q", home / "root").close()
+    write(home / "root/dfq.toml", "shards = 64")
+    open_queue("q", home / "root").close()
+    assert json.loads((home / "root/q/queue.json").read_text())["shards"] == 16
+
+
+@pytest.mark.parametrize("name", ["frontier", "completed"])
+def test_paths_of_an_index_queue_are_not_ignored_silently(
+    home: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    with pytest.raises(dfq.ConfigError, match=rf"setting {name} \(argument {name}\) is for an index queue"):
+        open_queue("q", home / "root", **{name: "tiles"})
+    monkeypatch.setenv(f"DFQ_{name.upper()}", "tiles")
+    with pytest.raises(dfq.ConfigError, match="set frontier_mode = 'index' as well"):
+        open_queue("q", home / "root")
+    assert list((home / "root").iterdir()) == []
 
 
 def test_open_queue_takes_the_queues_own_settings(home: Path) -> None:

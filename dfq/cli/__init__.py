@@ -14,7 +14,7 @@ import click
 
 import dfq
 from dfq.cli.options import queue_options
-from dfq.errors import ConfigError, QueueError
+from dfq.errors import ConfigError, InvalidTask, QueueError, Unsupported
 
 FAILED, USAGE = 1, 2
 
@@ -83,7 +83,8 @@ class LazyGroup(click.Group):
             from dfq.cli.output import say
 
             say(str(e))
-            ctx.exit(USAGE if isinstance(e, ConfigError) else FAILED)
+            # A setting, an id, a payload or a receipt that cannot be is the caller's mistake; the rest is not.
+            ctx.exit(USAGE if isinstance(e, ConfigError | InvalidTask | Unsupported) else FAILED)
         except OSError as e:
             if e.errno == errno.EPIPE:  # whoever read our output has gone: click ends quietly
                 raise

@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterable
 import click
 
 from dfq.cli.options import json_option, open_here, path_of, queue_options, where
-from dfq.cli.output import nothing, print_json, printable, say
-from dfq.errors import InvalidTask, TaskNotFound
+from dfq.cli.output import echo, nothing, print_json, printable, say
+from dfq.errors import TaskNotFound
+from dfq.queue import QueueManager
 
 
 @click.command(short_help="Create the queue and print where it is.")
@@ -26,7 +27,7 @@ def init(shards: int | None, as_json: bool) -> None:
     if as_json:
         print_json({"queue": where().name, "queue_type": kind, "path": path})
     else:
-        click.echo(printable(path or kind))
+        echo(printable(path or kind))
 
 
 @click.command(short_help="Put failed tasks back, with all their attempts.")
@@ -36,7 +37,9 @@ def init(shards: int | None, as_json: bool) -> None:
 @json_option
 def retry(task_ids: tuple[str, ...], all_failed: bool, as_json: bool) -> None:
     """Put failed tasks back, with all their attempts; print their ids."""
-    if bool(task_ids) == all_failed:
+    if task_ids and all_failed:
+        raise click.UsageError("name the tasks to retry or say --all-failed, not both")
+    if not task_ids and not all_failed:
         raise click.UsageError("name the tasks to retry, or say --all-failed")
     with open_here() as queue:
         if all_failed:
@@ -45,7 +48,7 @@ def retry(task_ids: tuple[str, ...], all_failed: bool, as_json: bool) -> None:
             if not done:
                 nothing("no task has failed")
         else:
-            _one_by_one(queue.retry, task_ids, as_json)
+            _one_by_one(queue, queue.retry, task_ids, as_json)
 
 
 @click.command(short_help="Take tasks out of the queue.")
@@ -58,28 +61,38 @@ def cancel(task_ids: tuple[str, ...], as_json: bool) -> None:
     A worker that is on one of them is told when it next renews its lease: its result will not count.
     """
     with open_here() as queue:
-        _one_by_one(queue.cancel, task_ids, as_json)
+        _one_by_one(queue, queue.cancel, task_ids, as_json)
 
 
-def _one_by_one(verb: Callable[[str], list[str]], task_ids: Iterable[str], as_json: bool) -> None:
-    """Apply a verb to each task; one that is not there is reported and does not stop the others.
+def _one_by_one(queue: QueueManager, verb: Callable[[str], list[str]], task_ids: Iterable[str], as_json: bool) -> None:
+    """Apply a verb to each task; one that it cannot be applied to is reported and does not stop the others.
 
-    The exit status is 3 if there was none that it could be applied to, 1 if that holds for some.
+    The exit status is 3 if all are there but in no state for it, 1 if one of them is not there at all or if it
+    could be applied to some only.
     """
-    some, missing = False, False
+    done, left, unknown = 0, 0, 0
     for task_id in task_ids:
         try:
-            done = verb(task_id)
-        except (TaskNotFound, InvalidTask) as e:
-            say(str(e))
-            missing = True
+            ids = verb(task_id)
+        except TaskNotFound as e:
+            known = _is_there(queue, task_id)
+            say(str(e) if known else f"there is no task {task_id!r} in queue {where().name}")
+            left, unknown = left + 1, unknown + (not known)
             continue
-        _print_ids(done, as_json)
-        some = some or bool(done)
-    if not some:
-        nothing("nothing was done")
-    if missing:
+        _print_ids(ids, as_json)
+        done += len(ids)
+    if unknown or (done and left):
         raise click.exceptions.Exit(1)
+    if not done:
+        nothing("nothing was done")
+
+
+def _is_there(queue: QueueManager, task_id: str) -> bool:
+    try:
+        queue.get(task_id)
+    except TaskNotFound:
+        return False
+    return True
 
 
 def _print_ids(ids: Iterable[str], as_json: bool) -> None:
@@ -87,7 +100,7 @@ def _print_ids(ids: Iterable[str], as_json: bool) -> None:
         if as_json:
             print_json({"id": task_id})
         else:
-            click.echo(printable(task_id))
+            echo(printable(task_id))
 
 
 @click.command(short_help="Cancel everything that is not completed.")
@@ -109,7 +122,7 @@ def purge(dry_run: bool, yes: bool, as_json: bool) -> None:
     if as_json:
         print_json({"purged": purged, "dry_run": dry_run})
     else:
-        click.echo(purged)
+        echo(str(purged))
     if not purged:
         nothing("nothing to purge")
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 import contextlib
 import os
 import random
+import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -21,10 +23,12 @@ from typing import Any
 
 import click
 
-from dfq.cli.options import queue_options, where
+from dfq.cli.options import place_options, where
 from dfq.cli.output import printable
 from dfq.codec import loads, parse_iso
 from dfq.errors import QueueError
+from dfq.mounts import filesystem_kind, is_local
+from dfq.names import encode
 
 TASKS = 200
 WORKERS = 4
@@ -42,7 +46,7 @@ def handle(task: Any) -> dict[str, int]:
 
 @click.command(short_help="Show it: 200 tasks, four workers, one of them killed.")
 @click.option("--keep", is_flag=True, help="Leave the folder for looking around, and print where it is.")
-@queue_options
+@place_options("Where to make its queue, which then stays.  [default: a temporary folder]", "[default: demo]")
 def demo(keep: bool) -> None:
     """Show it: push 200 tasks, start four workers, kill one of them with -9 in the middle of a task.
 
@@ -68,8 +72,22 @@ def demo(keep: bool) -> None:
                 click.echo(f"--- {log.name}\n{log.read_text(errors='replace')[-2000:]}")
             ok = False
         if keep:
-            click.echo(f"\nkept: {tree}\n  dfq --root {base} --queue {tree.name} status")
+            look = f"{_this_command()} --root {shlex.quote(str(base))} --queue {tree.name}"
+            click.echo(f"\nkept: {tree}\n  {look} status")
     raise click.exceptions.Exit(0 if ok else 1)
+
+
+def _this_command() -> str:
+    """Return how to run dfq from here, for a shell that knows nothing of our environment."""
+    installed = Path(sys.executable).with_name("dfq")
+    found = shutil.which("dfq")
+    if found is not None and os.path.realpath(found) == os.path.realpath(installed):
+        return "dfq"
+    if not os.access(installed, os.X_OK):
+        return f"{shlex.quote(sys.executable)} -m dfq"
+    with contextlib.suppress(ValueError, OSError):
+        installed = installed.relative_to(Path.cwd())
+    return shlex.quote(str(installed))
 
 
 class DemoFailed(Exception):
@@ -101,7 +119,11 @@ class Demo:
         try:
             self.start_workers()
             killed = self.kill_one()
-            self.wait_for(lambda: self.count("completed") >= len(ids), "all tasks completed")
+            self.wait_for(
+                lambda: self.count("completed") >= len(ids),
+                "all tasks completed",
+                lambda: "" if self.has_witness(killed) else self.no_takeover(),
+            )
         finally:
             self.stop_workers()
         witnesses = [loads(path.read_bytes(), str(path)) for path in self.files("completed")]
@@ -235,7 +257,21 @@ class Demo:
         }
         for what, held in checks.items():
             click.echo(f"  {'ok    ' if held else 'FAILED'}  {what}")
+        if not took_over:
+            click.echo(f"\n  {self.no_takeover()}")
         return all(checks.values())
+
+    def no_takeover(self) -> str:
+        """Return why the dead worker's task may not have been taken over."""
+        kind = filesystem_kind(str(self.tree))
+        if not is_local(str(self.tree)):
+            return (
+                f"{self.tree} is on a filesystem ({kind}) that is not known to be this machine's alone: there the "
+                f"lease of a dead worker runs its {LEASE} s. Name a folder on a local one, such as ext4, with --root."
+            )
+        return (
+            f"The dead worker's task was not taken over in time, though {self.tree} is on a local filesystem ({kind})."
+        )
 
     def report_tree(self, task_id: str) -> None:
         click.echo(f"\n  {self.tree}/")
@@ -249,13 +285,10 @@ class Demo:
                 click.echo(f"      {file.relative_to(path)}")
             if len(files) > 3:
                 click.echo(f"      … and {len(files) - 3} more")
-        from dfq.names import encode
-
         for path in self.files("completed"):
             if path.stem == encode(task_id):
                 click.echo(f"\n  $ cat '{path.relative_to(self.tree)}'")
                 click.echo("  " + printable(path.read_text().strip()))
-        click.echo("\n  Look around: dfq demo --keep, then dfq status, dfq ls completed, dfq show ID")
 
     # -- the files ---------------------------------------------------------------------------------
 
@@ -266,10 +299,14 @@ class Demo:
     def count(self, folder: str) -> int:
         return len(self.files(folder))
 
-    def wait_for(self, condition: Callable[[], bool], what: str) -> None:
+    def has_witness(self, killed: Killed) -> bool:
+        name = encode(killed.lease["task_id"])
+        return any(path.stem == name for path in self.files("completed"))
+
+    def wait_for(self, condition: Callable[[], bool], what: str, why: Callable[[], str] = str) -> None:
         while not condition():
             if time.monotonic() - self.started > PATIENCE:
-                raise DemoFailed(f"gave up after {PATIENCE:.0f} s waiting for: {what}")
+                raise DemoFailed(f"gave up after {PATIENCE:.0f} s waiting for: {what}. {why()}".rstrip())
             if dead := [w for w in self.workers if w.poll() not in (None, -signal.SIGKILL)]:
                 raise DemoFailed(f"a worker ended with {dead[0].returncode} while waiting for: {what}")
             time.sleep(0.005)

@@ -4,14 +4,24 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import os
 import time
 from typing import Any
 
 import click
 
-from dfq.cli.options import json_option, open_here, path_of, queue_options
-from dfq.cli.output import as_text, encoded, nothing, on_terminal, print_fields, print_json, print_rows, say, seconds
+from dfq.cli.options import json_option, open_here, queue_options, where
+from dfq.cli.output import (
+    as_text,
+    encoded,
+    moment,
+    nothing,
+    on_terminal,
+    print_fields,
+    print_json,
+    print_rows,
+    say,
+    seconds,
+)
 from dfq.codec import parse_iso
 from dfq.queue import STATES, State, TaskInfo
 
@@ -39,28 +49,51 @@ def ls(state: State | None, limit: int | None, as_json: bool) -> None:
         limit = TERMINAL_ROWS
     with open_here() as queue:
         found = queue.tasks(state, limit=limit + 1 if limit else None)
-        shown = itertools.islice(found, limit) if limit else found
+        first = next(found, None)
+        if first is None:
+            say(f"no tasks {f'are {state} ' if state else ''}in queue {where().name}")
+            return
+        shown = itertools.islice(itertools.chain([first], found), limit or None)
         if as_json:
             for info in shown:
                 print_json(as_object(info))
             return
+        now = time.time()
         print_rows(
-            ("id", "state", "attempt", "created", ""),
-            ((i.id, i.state, i.attempt, i.created_at, _detail(i, short=for_person)) for i in shown),
+            ("id", "state", "attempt", "age", DETAILS[state]),
+            (
+                (i.id, i.state, i.attempt, _since(i.created_at, now) if for_person else i.created_at, _detail(i))
+                for i in shown
+            ),
         )
         if for_person and next(found, None) is not None:
             say(f"these are the first {limit}; --limit 0 lists all")
 
 
-def _detail(info: TaskInfo, short: bool) -> str | None:
-    detail = {
+#: What the last column of `dfq ls` tells, by the state that was asked for.
+DETAILS: dict[State | None, str] = {
+    None: "detail",
+    "pending": "last error",
+    "leased": "worker",
+    "scheduled": "due",
+    "completed": "completed",
+    "failed": "error",
+}
+
+
+def _detail(info: TaskInfo) -> str | None:
+    return {
         "leased": info.worker_id,
-        "scheduled": info.due_at,
-        "completed": "cancelled" if info.cancelled else info.completed_at,
+        "scheduled": moment(info.due_at),
+        "completed": "cancelled" if info.cancelled else moment(info.completed_at),
         "failed": info.error,
         "pending": info.error,
     }[info.state]
-    return f"{detail[:60]}…" if detail and short and len(detail) > 60 else detail
+
+
+def _since(created_at: str | None, now: float) -> str | None:
+    created = parse_iso(created_at)
+    return None if created is None else seconds(max(0.0, now - created))
 
 
 @click.command(short_help="Show all that is known of a task.")
@@ -68,30 +101,29 @@ def _detail(info: TaskInfo, short: bool) -> str | None:
 @queue_options
 @json_option
 def show(task_id: str, as_json: bool) -> None:
-    """Show all that is known of a task."""
+    """Show all that is known of a task: a completed one keeps its result, not its payload."""
     with open_here() as queue:
         info = queue.get(task_id)
-        if info.path is not None and (folder := path_of(queue)) is not None:
-            info = dataclasses.replace(info, path=os.path.join(folder, info.path))
     if as_json:
         print_json(as_object(info))
         return
+    ended = "cancelled" if info.cancelled else "expired" if info.expired else None
     rows: list[tuple[str, object]] = [
         ("id", info.id),
-        ("state", "cancelled" if info.cancelled else info.state),
+        ("state", ended or info.state),
         ("attempt", info.attempt),
         ("priority", info.priority),
-        ("created", info.created_at),
-        ("due", info.due_at),
+        ("created", moment(info.created_at)),
+        ("due", moment(info.due_at)),
         ("worker", info.worker_id),
         ("host", info.host),
         ("token", info.token),
-        ("claimed", info.claimed_at),
+        ("claimed", moment(info.claimed_at)),
         ("expires in", seconds(info.expires_in)),
         ("stalled", info.stalled),
-        ("silent since", info.silent_since),
+        ("silent since", moment(info.silent_since)),
         ("outlook", info.outlook),
-        ("completed", info.completed_at),
+        (ended or "completed", moment(info.completed_at)),
         ("payload", as_text(info.payload) if info.payload is not None else None),
         ("result", as_text(info.result) if info.result is not None else None),
         ("error", info.error),
@@ -103,7 +135,9 @@ def show(task_id: str, as_json: bool) -> None:
 
 
 def _error_line(error: dict[str, Any]) -> str:
-    return "  ".join(str(error[key]) for key in ("at", "worker_id", "error") if error.get(key) is not None)
+    at, worker, what = (error.get(key) for key in ("at", "worker_id", "error"))
+    shown = (moment(at) if isinstance(at, str) else at, worker, what)
+    return "  ".join(str(part) for part in shown if part is not None)
 
 
 @click.command(short_help="Show who works on what.")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -13,16 +12,20 @@ if TYPE_CHECKING:
     from dfq.config import Settings
     from dfq.queue import QueueManager
 
+    FloatParam = click.ParamType[float]
+else:
+    FloatParam = click.ParamType  # older versions of click do not take it with [float]
+
 F = TypeVar("F", bound=Callable[..., Any])
 DEFAULT_QUEUE = "default"
 
 
-@dataclass
 class Where:
     """Which queue is meant; what is said after the command wins over what is said before it."""
 
-    root: str | None = None
-    queue: str | None = None
+    def __init__(self) -> None:
+        self.root: str | None = None
+        self.queue: str | None = None
 
     @property
     def name(self) -> str:
@@ -42,35 +45,58 @@ def _remember(ctx: click.Context, param: click.Parameter, value: str | None) -> 
 
 def queue_options(command: F) -> F:
     """Add --root and --queue, which may stand before or after the command."""
-    root = click.option(
-        "--root",
-        metavar="DIR",
-        expose_value=False,
-        callback=_remember,
-        help="Where queues are kept.  [env: DFQ_ROOT]",
-    )
-    queue = click.option(
-        "--queue",
-        metavar="NAME",
-        expose_value=False,
-        callback=_remember,
-        help=f"Which queue.  [env: DFQ_QUEUE; default: {DEFAULT_QUEUE}]",
-    )
-    return root(queue(command))
+    return place_options(
+        "Where queues are kept.  [env: DFQ_ROOT]", f"Which queue.  [env: DFQ_QUEUE; default: {DEFAULT_QUEUE}]"
+    )(command)
+
+
+def place_options(root_help: str, queue_help: str) -> Callable[[F], F]:
+    """Add --root and --queue with other words."""
+
+    def add(command: F) -> F:
+        for name, metavar, text in (("--queue", "NAME", queue_help), ("--root", "DIR", root_help)):
+            command = click.option(name, metavar=metavar, expose_value=False, callback=_remember, help=text)(command)
+        return command
+
+    return add
 
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, one object a line.")
 
-#: A number of seconds that may be zero.
-SECONDS = click.FloatRange(min=0)
+
+class Time(FloatParam):
+    """A time from low to high seconds, written as in a setting: 90, 1.5h, '15 m'."""
+
+    name = "time"
+
+    def __init__(self, low: float, high: float) -> None:
+        self.low = low
+        self.high = high
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        from dfq import values
+
+        try:
+            return values.seconds(self.low, self.high)(value)
+        except ValueError as e:
+            self.fail(f"{value!r}: {e}", param, ctx)
 
 
 def open_here(*, create: bool = False, **settings: Any) -> QueueManager:
     """Open the queue that the command is about; it must exist unless `create` is said."""
-    from dfq.config import open_queue
+    from dfq.config import open_queue, resolve
+    from dfq.errors import ConfigError
 
     here = where()
-    return open_queue(here.name, root=here.root, create=create, **settings)
+    queue = open_queue(here.name, root=here.root, create=create, **settings)
+    if queue.queue_type == "memory":
+        queue.close()
+        _, sources = resolve(queue=here.name, root=here.root)
+        raise ConfigError(
+            f"queue_type = 'memory' ({sources['queue_type']}): a memory queue lives in one process, so no command can "
+            "act on it: use filesystem"
+        )
+    return queue
 
 
 def path_of(queue: QueueManager) -> str | None:

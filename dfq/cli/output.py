@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import sys
 import unicodedata
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -11,9 +13,11 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 if TYPE_CHECKING:
+    from rich.console import Console
     from rich.table import Table
 
 NOTHING_TO_DO = 3
+MIN_LAST = 20  # characters of a table's last column that are shown, however small the terminal is
 _UNPRINTABLE = ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp")
 
 
@@ -40,6 +44,18 @@ def say(message: str) -> None:
     click.echo("dfq: " + printable(first), err=True)
 
 
+def echo(text: str) -> None:
+    """Print a line of data on stdout."""
+    try:
+        click.echo(text)
+    except OSError as e:
+        if e.errno == errno.EPIPE:  # whoever read our output has gone: click ends quietly
+            raise
+        # What could not be written is tried again when Python ends, unless it has somewhere to go.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise OSError(e.errno, e.strerror, "stdout") from None
+
+
 def nothing(message: str) -> NoReturn:
     """Say that there was nothing to do and end with the exit status for it."""
     say(message)
@@ -51,10 +67,23 @@ def on_terminal() -> bool:
     return sys.stdout.isatty()
 
 
+def plain() -> bool:
+    """Tell whether NO_COLOR asks for text without escapes."""
+    return bool(os.environ.get("NO_COLOR"))
+
+
+def console(*, stderr: bool = False) -> Console:
+    """Return the terminal to print tables on."""
+    from rich.console import Console
+
+    # Left to itself, rich sends bold and dim also with NO_COLOR.
+    return Console(stderr=stderr, color_system=None if plain() else "auto")
+
+
 def print_json(value: Any) -> None:
     """Print a value as one line of JSON."""
     # ASCII only: whatever the ids and payloads hold, the line can be shown and piped anywhere.
-    click.echo(json.dumps(value, default=str))
+    echo(json.dumps(value, default=str))
 
 
 def encoded(value: Any) -> tuple[Any, str]:
@@ -89,14 +118,13 @@ def print_rows(
         for row in rows:
             print_line(row)
         return
-    from rich.console import Console
-
-    Console().print(table_of(headings, rows, numbers=numbers, total=total, styles=styles))
+    # A terminal that is too narrow breaks lines by itself: cropping them would take ids apart.
+    console().print(table_of(headings, rows, numbers=numbers, total=total, styles=styles), crop=False)
 
 
 def print_line(row: Sequence[object]) -> None:
     """Print one row as a tab-separated line."""
-    click.echo("\t".join(_cell(value) for value in row))
+    echo("\t".join(_cell(value) for value in row))
 
 
 def table_of(
@@ -107,20 +135,27 @@ def table_of(
     total: Sequence[object] | None = None,
     styles: Mapping[str, str] | None = None,
 ) -> Table:
-    """Return rows as a table for a terminal (see print_rows)."""
+    """Return rows as a table for a terminal (see print_rows): one line each, of which the last column may be cut."""
     from rich import box
+    from rich.cells import cell_len
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    cells = [[_cell(value) for value in row] for row in (*rows, *([total] if total is not None else []))]
+    widths = [max(map(cell_len, column)) for column in zip(headings, *cells, strict=True)]
+    screen, gaps = console().width, 2 * (len(widths) - 1)
+    widths[-1] = min(widths[-1], max(MIN_LAST, screen - sum(widths[:-1]) - gaps))
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
+    if sum(widths) + gaps > screen:
+        table.width = sum(widths) + gaps
     for heading in headings:
-        table.add_column(heading, overflow="fold", justify="right" if heading in numbers else "left")
-    for row in rows:
-        first, *others = (Text(_cell(value)) for value in row)  # Text: an id with [brackets] is not markup
-        first.stylize((styles or {}).get(first.plain, ""))
-        table.add_row(first, *others)
-    if total is not None:
-        table.add_row(*(Text(_cell(value), style="bold") for value in total))
+        table.add_column(heading, no_wrap=True, justify="right" if heading in numbers else "left")
+    for n, row in enumerate(cells):
+        style = "bold" if total is not None and n == len(cells) - 1 else ""
+        texts = [Text(cell, style=style) for cell in row]  # Text: an id with [brackets] is not markup
+        texts[-1].truncate(widths[-1], overflow="ellipsis")
+        texts[0].stylize((styles or {}).get(texts[0].plain, ""))
+        table.add_row(*texts)
     return table
 
 
@@ -132,11 +167,9 @@ def print_fields(fields: Iterable[tuple[str, object]]) -> None:
     """Print names and values, one a line."""
     if not on_terminal():
         for name, value in _shown(fields):
-            click.echo(f"{name}\t{value}")
+            echo(f"{name}\t{value}")
         return
-    from rich.console import Console
-
-    Console().print(fields_of(fields))
+    console().print(fields_of(fields))
 
 
 def fields_of(fields: Iterable[tuple[str, object]]) -> Table:
@@ -152,6 +185,16 @@ def fields_of(fields: Iterable[tuple[str, object]]) -> Table:
 
 def _shown(fields: Iterable[tuple[str, object]]) -> list[tuple[str, str]]:
     return [(name, printable(str(value))) for name, value in fields if value is not None and value != ""]
+
+
+def moment(text: str | None) -> str | None:
+    """Return a time that a file has (ISO 8601) as local time to the second on a terminal, as it is elsewhere."""
+    from datetime import datetime
+
+    from dfq.codec import parse_iso
+
+    wall = parse_iso(text) if on_terminal() else None
+    return text if wall is None else datetime.fromtimestamp(wall).strftime("%Y-%m-%d %H:%M:%S")
 
 
 def seconds(value: float | None) -> str | None:

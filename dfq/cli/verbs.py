@@ -7,19 +7,23 @@ renews it but `dfq heartbeat`, and what ties the commands together is the receip
 from __future__ import annotations
 
 import json
-import sys
 from typing import Any
 
 import click
 
-from dfq.cli.options import SECONDS, json_option, open_here, queue_options, settings_here
+from dfq.checks import MAX_DELAY, MAX_LEASE, MAX_WAIT, MIN_LEASE
+from dfq.cli.options import Time, json_option, open_here, queue_options, settings_here
 from dfq.cli.output import encoded, nothing, print_json
-from dfq.errors import InvalidTask, PayloadTooLarge, Unsupported
+from dfq.errors import PayloadTooLarge, Unsupported
 
 
 @click.command(short_help="Claim tasks and print them as JSON.")
-@click.option("--wait", type=SECONDS, default=0, help="Seconds to wait for a task.  [default: 0]")
-@click.option("--lease", type=SECONDS, help="Seconds until it may be given to another.  [default: the queue's]")
+@click.option("--wait", type=Time(0, MAX_WAIT), default=0, help="How long to wait for a task: 20, 5m.  [default: 0]")
+@click.option(
+    "--lease",
+    type=Time(MIN_LEASE, MAX_LEASE),
+    help="How long until it may be given to another: 600, 10m.  [default: the queue's]",
+)
 @click.option("-n", "count", type=click.IntRange(1, 1000), default=1, help="Up to so many tasks.  [default: 1]")
 @click.option("--json", is_flag=True, expose_value=False, help="Print JSON; it always does.")
 @queue_options
@@ -30,7 +34,7 @@ def claim(wait: float, lease: float | None, count: int) -> None:
     time alone: unless it is renewed, the task is given to another once it is over. Exit status 3 if there
     is no task.
     """
-    with open_here(create=True, auto_heartbeat=False) as queue:
+    with open_here(auto_heartbeat=False) as queue:
         poll_detached = getattr(queue, "poll_detached", None)
         if poll_detached is None:
             raise Unsupported(f"{queue.queue_type} leases cannot outlive the process: `dfq claim` is not possible")
@@ -47,9 +51,9 @@ def claim(wait: float, lease: float | None, count: int) -> None:
                     "receipt": task.receipt,
                 }
             )
-        sys.stdout.flush()
+        paused = not tasks and queue.paused
     if not tasks:
-        nothing("no task to claim")
+        nothing("the queue is paused; `dfq resume` ends that" if paused else "no task to claim")
 
 
 def _receipt(ctx: click.Context, param: click.Parameter, value: str) -> str:
@@ -80,7 +84,7 @@ def ack(receipt: str, result: str | None, result_from: Any, as_json: bool) -> No
     Exit status 1 if the lease was lost meanwhile: then nothing was recorded, and somebody else has the task.
     """
     if result is not None and result_from is not None:
-        raise click.UsageError("--result and --result-from exclude each other")
+        raise click.UsageError("say --result or --result-from, not both")
     value: Any = None
     if result is not None:
         value = _value(result)
@@ -113,7 +117,7 @@ def _read_result(file: Any, limit: int) -> Any:
 @click.command(short_help="Give a claimed task back.")
 @receipt_argument
 @click.option("--error", help="What went wrong; it is kept with the task.")
-@click.option("--delay", type=SECONDS, default=0, help="Seconds before it is handed out again.  [default: 0]")
+@click.option("--delay", type=Time(0, MAX_DELAY), default=0, help="When to hand it out again: 60, 5m.  [default: 0]")
 @click.option("--no-count", is_flag=True, help="Do not count this attempt.")
 @queue_options
 @json_option
@@ -131,13 +135,11 @@ def nack(receipt: str, error: str | None, delay: float, no_count: bool, as_json:
 
 @click.command(short_help="Renew the lease of a claimed task.")
 @receipt_argument
-@click.option("--extend", type=SECONDS, help="Seconds from now.  [default: as long as it was claimed for]")
+@click.option("--extend", type=Time(MIN_LEASE, MAX_LEASE), help="From now: 600, 10m.  [default: as it was claimed for]")
 @queue_options
 @json_option
 def heartbeat(receipt: str, extend: float | None, as_json: bool) -> None:
     """Renew the lease that `dfq claim` gave this RECEIPT for. Exit status 1 if it was lost meanwhile."""
-    if not receipt:
-        raise InvalidTask("an empty receipt")
     with open_here(auto_heartbeat=False) as queue:
         task = queue.resume_lease(receipt)
         queue.heartbeat(task, extend)

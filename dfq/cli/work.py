@@ -9,7 +9,8 @@ import sys
 
 import click
 
-from dfq.cli.options import json_option, open_here, queue_options, settings_here
+from dfq.checks import MAX_DELAY, MAX_LEASE, MIN_LEASE
+from dfq.cli.options import Time, json_option, open_here, queue_options, settings_here
 from dfq.cli.output import nothing, print_json, say
 
 
@@ -17,10 +18,8 @@ from dfq.cli.output import nothing, print_json, say
 @click.argument("handler", metavar="[PKG.MOD:FUNCTION]", required=False)
 @click.option("--exec", "command", metavar="CMD", help="A command to run for each task, without a shell.")
 @click.option("--workers", type=click.IntRange(1, 1000), default=1, help="Tasks at a time.  [default: 1]")
-@click.option(
-    "--lease", type=click.FloatRange(min=0, min_open=True), help="Seconds of a lease.  [default: the queue's]"
-)
-@click.option("--timeout", type=click.FloatRange(min=0, min_open=True), help="Seconds that one task may take.")
+@click.option("--lease", type=Time(MIN_LEASE, MAX_LEASE), help="Of each task: 600, 10m.  [default: the queue's]")
+@click.option("--timeout", type=Time(0.001, MAX_DELAY), help="How long one task may take: 90, 5m.")
 @click.option("--max-tasks", type=click.IntRange(min=1), help="Replace a process after so many tasks.")
 @click.option(
     "--max-rss",
@@ -54,7 +53,9 @@ def work(
 
     SIGTERM: no new tasks, running ones finish or are given back.
     """
-    if (handler is None) == (command is None):
+    if handler is not None and command is not None:
+        raise click.UsageError("name a function or a command with --exec, not both; quote a command that has arguments")
+    if handler is None and command is None:
         raise click.UsageError("name a function as PKG.MOD:FUNCTION, or a command with --exec 'CMD'")
     argv = _split(command) if command is not None else None
     if handler is not None and not all(handler.partition(":")):

@@ -10,7 +10,7 @@ from typing import Any, Self
 
 from dfq import checks, codec
 from dfq.config import Settings
-from dfq.errors import InvalidTask, LeaseLost, QueueUnavailable, TaskExists, TaskNotFound
+from dfq.errors import InvalidTask, LeaseLost, TaskExists, TaskNotFound
 from dfq.names import check_queue_name
 from dfq.ports import Machine, SystemClock
 from dfq.providers.memory_tasks import Holder, Lease, Record, Tasks, pack, unpack
@@ -45,7 +45,6 @@ class MemoryQueue(QueueManager):
             machine.host,
         )
         self._renewer = _Renewer(tasks)
-        self._closed = False
         weakref.finalize(self, self._renewer.stop)
 
     @classmethod
@@ -66,11 +65,13 @@ class MemoryQueue(QueueManager):
         priority: int = DEFAULT_PRIORITY,
         delay: float = 0,
         if_exists: IfExists = "error",
+        on_skip: Callable[[str], None] | None = None,
     ) -> str:
         priority, delay = checks.check_priority(priority), checks.check_delay(delay)
         if_exists = checks.check_if_exists(if_exists)
         task_id = codec.new_id() if id is None else checks.check_id(id)
         body = pack(*codec.encode_payload(payload, self._settings.max_payload))
+        left = False
         with self._tasks.changed:
             self._settle()
             record = self._tasks.get(task_id)
@@ -80,7 +81,11 @@ class MemoryQueue(QueueManager):
                 self._tasks.rerun(record, body, priority, delay)
             elif if_exists != "skip":
                 raise _exists(record)
+            else:
+                left = True
             self._tasks.changed.notify_all()  # a waiting poll may have to wake earlier than it planned
+        if left and on_skip is not None:
+            on_skip(task_id)
         return task_id
 
     def poll(self, batch_size: int = 1, *, wait: float = 0, lease: float | None = None) -> list[Task]:
@@ -99,14 +104,14 @@ class MemoryQueue(QueueManager):
                     return []
 
     def ack(self, task: Task, result: Any = None) -> None:
-        lease = self._lease_of(task)
+        lease = self._lease_of(task, "ack")
         witness = pack(*codec.encode_result(result, self._settings.max_payload))
         with self._tasks.changed:
             self._tasks.complete(lease, witness)
             self._renewer.forget(lease)
 
     def nack(self, task: Task, error: str | None = None, delay: float = 0, *, count: bool = True) -> None:
-        lease = self._lease_of(task)
+        lease = self._lease_of(task, "nack")
         error, delay = checks.check_error(error), checks.check_delay(delay)
         with self._tasks.changed:
             self._tasks.release(lease, error, delay, count=count)
@@ -114,7 +119,7 @@ class MemoryQueue(QueueManager):
             self._tasks.changed.notify_all()
 
     def heartbeat(self, task: Task, extend: float | None = None) -> None:
-        lease = self._lease_of(task)
+        lease = self._lease_of(task, "heartbeat")
         extend = None if extend is None else checks.check_lease(extend, "extend")
         with self._tasks.changed:
             self._renewer.renew(lease, extend)
@@ -192,6 +197,7 @@ class MemoryQueue(QueueManager):
 
     @property
     def paused(self) -> bool:
+        self._check_open()
         return self._tasks.paused
 
     def purge(self) -> int:
@@ -222,8 +228,7 @@ class MemoryQueue(QueueManager):
         return claimed
 
     def _settle(self) -> float:
-        if self._closed:
-            raise QueueUnavailable(f"queue {self.name!r} was closed: open it again to use it")
+        self._check_open()
         return self._tasks.settle()
 
     def _find(self, task_id: str) -> Record:
@@ -232,8 +237,8 @@ class MemoryQueue(QueueManager):
             raise TaskNotFound(f"there is no task {task_id[:200]!r} in queue {self.name!r}")
         return record
 
-    def _lease_of(self, task: Task) -> Lease:
-        lease = task._held
+    def _lease_of(self, task: Task, verb: str) -> Lease:
+        lease = checks.check_task(task, verb)._held
         if not isinstance(lease, Lease) or lease.home is not self._tasks:
             raise InvalidTask(f"task {task.id[:200]!r} was not claimed from queue {self.name!r}")
         return lease
@@ -255,7 +260,7 @@ def _exists(record: Record) -> TaskExists:
         "failed": 'has failed; retry it, or push with if_exists="rerun"',
         "cancelled": "was cancelled, and its id cannot be used again yet",
     }.get(record.state, f"is {record.state}")
-    return TaskExists(f"task {record.id[:200]!r} {what}", task_id=record.id)
+    return TaskExists(f"task {record.id[:200]!r} {what}", task_id=record.id, state=record.state)
 
 
 class _Renewer:

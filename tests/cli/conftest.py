@@ -53,7 +53,7 @@ def dfq_tty(root: Path, tmp_path: Path) -> Run:
             stdin=slave,
             stdout=slave,
             stderr=slave,
-            env=environment(root, COLUMNS="160", **env),
+            env=environment(root, **{"COLUMNS": "160"} | env),
             cwd=tmp_path,
         )
         os.close(slave)

@@ -23,6 +23,11 @@ def test_init_makes_the_queue_and_says_where(dfq: Run, root: Path) -> None:
     assert json.loads((root / "default" / "queue.json").read_text())["shards"] == 16
     assert dfq("init", "--json").object["path"] == f"{root}/default"
     assert dfq("init", "--shards", "0").status == 2
+    assert dfq("init", "--shards", "16").status == 0
+    other = dfq("init", "--shards", "32")
+    assert (other.status, other.out) == (2, "")
+    assert "has 16 shards, not 32" in other.err
+    assert dfq("init", DFQ_SHARDS="32").status == 0
 
 
 def test_root_and_queue_may_stand_before_or_after_the_command_or_in_the_environment(
@@ -48,7 +53,23 @@ def test_retry_puts_failed_tasks_back(dfq: Run) -> None:
     none = dfq("retry", "--all-failed")
     assert (none.status, none.out) == (3, "")
     assert dfq("retry").status == 2
-    assert dfq("retry", "a", "--all-failed").status == 2
+    both = dfq("retry", "a", "--all-failed")
+    assert both.status == 2
+    assert "not both" in both.err
+
+
+def test_an_id_that_nobody_knows_is_a_failure_and_one_that_cannot_be_is_usage(dfq: Run) -> None:
+    dfq("push", "x", "--id", "a")
+    for command in ("show", "retry", "cancel"):
+        unknown = dfq(command, "nope")
+        assert (unknown.status, unknown.out) == (1, "")
+        assert "there is no task 'nope'" in unknown.err
+        assert unknown.err.count("\n") == 1
+        assert dfq(command, "").status == 2
+    some = dfq("cancel", "nope", "a")
+    assert (some.status, some.lines) == (1, ["a"])
+    assert dfq("cancel", "a").status == 3  # it is known, and over
+    assert dfq("push", "x", "--id", "").status == 2
 
 
 def test_cancel_takes_a_task_out_and_its_worker_is_told(dfq: Run) -> None:

@@ -79,9 +79,70 @@ def test_arguments_that_are_not_utf8_are_one_clear_line(root: Path, tmp_path: Pa
     for args in ([b"push", b"\xff"], [b"push", b"x", b"--id", b"\xff"], [b"show", b"\xff"]):
         command = [sys.executable.encode(), b"-m", b"dfq", *args]
         ran = subprocess.run(command, env=environment(root), cwd=tmp_path, capture_output=True, text=True)
-        assert ran.returncode == 1
+        assert ran.returncode == 2
         assert ran.stderr.startswith("dfq: ")
         assert ran.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("kind", ["memory", "sqs", "rabbit"])
+@pytest.mark.parametrize(
+    "args",
+    [
+        ("init",),
+        ("push", "x"),
+        ("work", "--exec", "true", "--once"),
+        ("status",),
+        ("ls",),
+        ("show", "a"),
+        ("leases",),
+        ("retry", "a"),
+        ("cancel", "a"),
+        ("purge",),
+        ("pause",),
+        ("resume",),
+        ("claim",),
+        ("ack", "1.aa.5.a"),
+        ("nack", "1.aa.5.a"),
+        ("heartbeat", "1.aa.5.a"),
+    ],
+    ids=lambda args: args[0],
+)
+def test_a_kind_of_queue_that_no_command_can_act_on_is_a_usage_error(
+    dfq: Run, root: Path, args: tuple[str, ...], kind: str
+) -> None:
+    ran = dfq(*args, COCLI_QUEUE_TYPE=kind)
+    assert (ran.status, ran.out, ran.err.count("\n")) == (2, "", 1)
+    assert ("a memory queue lives in one process" in ran.err) == (kind == "memory")
+    assert "COCLI_QUEUE_TYPE" in ran.err
+    assert list(root.iterdir()) == []
+
+
+def test_a_full_disk_under_stdout_names_stdout(dfq: Run, root: Path, tmp_path: Path) -> None:
+    dfq("push", "x", "--id", "a")
+    for args in (["ls"], ["ls", "--json"], ["show", "a"], ["status"], ["push", "y"]):
+        with open("/dev/full", "w") as full:
+            ran = subprocess.run(
+                [sys.executable, "-m", "dfq", *args],
+                env=environment(root),
+                cwd=tmp_path,
+                stdout=full,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+        assert (ran.returncode, ran.stderr) == (1, "dfq: stdout: No space left on device\n")
+
+
+def test_a_root_that_cannot_be_is_told_as_what_it_is(dfq: Run, tmp_path: Path) -> None:
+    for command in (("push", "x"), ("status",), ("claim",)):
+        proc = dfq("--root", "/proc/x", *command)
+        assert (proc.status, proc.err.count("\n")) == (1, 1)
+        assert "init" not in proc.err
+        null = dfq("--root", "/dev/null", *command)
+        assert (null.status, null.err) == (2, "dfq: /dev/null is not a folder\n")
+        tmp_path.chmod(0o1777)
+        everyones = dfq("--root", str(tmp_path), *command)
+        assert everyones.status == 2
+        assert f"such as {tmp_path}/my-queues" in everyones.err
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

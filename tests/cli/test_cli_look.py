@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -64,7 +65,8 @@ def test_status_counts_and_says_who_works(dfq: Run, root: Path) -> None:
 def test_ls_of_nothing_is_no_failure(dfq: Run) -> None:
     dfq("init")
     ran = dfq("ls", "failed")
-    assert (ran.status, ran.out) == (0, "")
+    assert (ran.status, ran.out, ran.err) == (0, "", "dfq: no tasks are failed in queue default\n")
+    assert dfq("ls", "--json").err == "dfq: no tasks in queue default\n"
     assert dfq("leases").status == 0
     assert dfq("ls", "unheard-of").status == 2
 
@@ -108,10 +110,59 @@ def test_on_a_terminal_there_is_a_table_with_headings(dfq: Run, dfq_tty: Run) ->
     assert "pending" in dfq_tty("status").out
 
 
-def test_no_color_means_no_color(dfq: Run, dfq_tty: Run) -> None:
+def test_no_color_means_no_escapes_at_all(dfq: Run, dfq_tty: Run, tmp_path: Path) -> None:
     dfq("push", "x", "--id", "a")
-    for command in (("ls",), ("status",), ("show", "a")):
-        assert "\x1b[3" not in dfq_tty(*command, NO_COLOR="1").out
+    (tmp_path / "t.ndjson").write_text('{"n": 1}\n')
+    for command in (("ls",), ("status",), ("show", "a"), ("leases",), ("push", "--from", "t.ndjson")):
+        assert "\x1b" not in dfq_tty(*command, NO_COLOR="1").out
+    assert "\x1b" in dfq_tty("ls").out
+
+
+def test_a_table_on_a_narrow_terminal_keeps_ids_in_one_piece(dfq: Run, dfq_tty: Run) -> None:
+    made = dfq("push", "x").out.strip()
+    dfq("nack", dfq("claim").object["receipt"], "--error", "a long story " * 20)
+    ids = [f"29.5/-98.5/{'x' * n}" for n in (10, 60)]
+    for task_id in ids:
+        dfq("push", "x", "--id", task_id)
+    lines = dfq_tty("ls", NO_COLOR="1", COLUMNS="80").out.strip().splitlines()
+    assert lines[0].split()[:4] == ["id", "state", "attempt", "age"]
+    assert "detail" in lines[0]
+    for task_id in (made, *ids):
+        assert sum(line.startswith(f"{task_id} ") for line in lines) == 1
+    (story,) = (line for line in lines if line.startswith(made))
+    assert story.rstrip().endswith("…")
+    short = dfq_tty("ls", "pending", "--limit", "0", NO_COLOR="1", COLUMNS="80").out.strip()
+    assert "last error" in short.splitlines()[0]
+
+
+def test_times_are_local_and_to_the_second_on_a_terminal(dfq: Run, dfq_tty: Run) -> None:
+    dfq("push", "x", "--id", "a")
+    dfq("ack", dfq("claim").object["receipt"])
+    done = dfq("show", "a", "--json").object["completed_at"]
+    local = (datetime.fromisoformat(done) + timedelta(hours=3)).strftime("%Y-%m-%d %H:%M:%S")
+    for command in (("ls", "completed"), ("show", "a")):
+        assert local in dfq_tty(*command, TZ="XYZ-3").out
+        assert done in dfq(*command, TZ="XYZ-3").out
+
+
+def test_show_of_a_cancelled_task_says_when_that_was(dfq: Run, root: Path) -> None:
+    dfq("push", "x", "--id", "a")
+    dfq("cancel", "a")
+    told = dfq("show", "a", "--json").object
+    assert (told["state"], told["cancelled"]) == ("completed", True)
+    assert told["path"] == f"{root}/default/completed/{Path(told['path']).parent.name}/a.json"
+    text = dict(line.split("\t") for line in dfq("show", "a").lines)
+    assert text["state"] == "cancelled"
+    assert text["cancelled"] == told["completed_at"]
+    assert "completed" not in text
+
+
+def test_paths_are_whole_wherever_they_are_shown(dfq: Run, root: Path) -> None:
+    dfq("push", "x", "--id", "a")
+    dfq("claim")
+    paths = {dfq(*command, "--json").object["path"] for command in (("ls",), ("leases",), ("show", "a"))}
+    assert len(paths) == 1
+    assert Path(paths.pop()).is_relative_to(root / "default")
 
 
 def test_show_tells_all_of_a_dead_letter(dfq: Run, root: Path) -> None:

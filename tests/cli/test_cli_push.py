@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
-from cli_kit import Run
+from cli_kit import Run, environment
 
 
 def payloads(dfq: Run) -> dict[str, object]:
@@ -41,10 +44,76 @@ def test_an_id_that_is_taken_is_refused_unless_skipping_was_asked_for(dfq: Run) 
     dfq("push", "x", "--id", "a")
     ran = dfq("push", "y", "--id", "a")
     assert (ran.status, ran.out) == (1, "")
-    assert ran.err.startswith("dfq: task 'a' is already pending")
-    assert ran.err.count("\n") == 1
-    assert dfq("push", "y", "--id", "a", "--if-exists", "skip").out == "a\n"
+    assert ran.err == "dfq: task 'a' is already pending: --if-exists skip leaves it\n"
+    skipped = dfq("push", "y", "--id", "a", "--if-exists", "skip")
+    assert (skipped.out, skipped.err) == ("a\n", "dfq: task 'a' was there already\n")
     assert payloads(dfq) == {"a": "x"}
+
+
+def test_what_to_do_about_a_taken_id_is_said_in_words_of_the_command_line(dfq: Run) -> None:
+    for task_id, verb in (("it's done", "ack"), ("it's dead", "nack")):
+        dfq("push", "x", "--id", task_id)
+        dfq(verb, dfq("claim").object["receipt"], DFQ_MAX_ATTEMPTS="1")
+    done = dfq("push", "x", "--id", "it's done").err
+    assert "is already completed: --if-exists skip leaves it, --if-exists rerun runs it again" in done
+    dead = dfq("push", "x", "--id", "it's dead").err
+    assert "is already failed: `dfq retry 'it'\"'\"'s dead'` puts it back" in dead
+    line = dfq("push", "--from", "-", "--id-field", "id", input='{"id": "it\'s done"}\n').err
+    assert "stdin:1: task" in line
+    assert "--if-exists rerun" in line
+    for said in (done, dead, line):
+        assert "if_exists" not in said
+
+
+def test_a_load_counts_what_was_there_already(dfq: Run) -> None:
+    dfq("push", "x", "--id", "2")
+    lines = "".join(f'{{"n": {n}}}\n' for n in range(4))
+    ran = dfq("push", "--from", "-", "--id-field", "n", "--if-exists", "skip", input=lines)
+    assert (ran.status, ran.lines) == (0, ["0", "1", "2", "3"])
+    assert ran.err == "dfq: 3 pushed to queue default, 1 was there already\n"
+    again = dfq("push", "--from", "-", "--id-field", "n", "--if-exists", "skip", input=lines)
+    assert (again.status, again.err) == (0, "dfq: 0 pushed to queue default, 4 were there already\n")
+
+
+def test_a_load_of_nothing_has_nothing_to_do(dfq: Run) -> None:
+    for lines in ("", "\n\n"):
+        ran = dfq("push", "--from", "-", input=lines)
+        assert (ran.status, ran.out) == (3, "")
+        assert "nothing to push" in ran.err
+    assert dfq("push", "--from", "-", input="{bad\n").status == 1
+
+
+def test_what_looks_like_json_and_is_not_is_said_to_be_taken_as_text(dfq: Run) -> None:
+    ran = dfq("push", '{"a":1', "--id", "a")
+    assert (ran.status, ran.out, ran.err.count("\n")) == (0, "a\n", 1)
+    assert "looks like JSON but is not" in ran.err
+    assert "taken as text" in ran.err
+    for fine in ('{"a": 1}', "hello", "[1]"):
+        assert dfq("push", fine).err == ""
+
+
+def test_an_interrupted_load_says_how_many_lines_were_pushed(dfq: Run, root: Path, tmp_path: Path) -> None:
+    load = subprocess.Popen(
+        [sys.executable, "-m", "dfq", "push", "--from", "-"],
+        env=environment(root),
+        cwd=tmp_path,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert load.stdin is not None
+    assert load.stdout is not None
+    load.stdin.write('{"n": 1}\n' * 1000)  # which are pushed together, once they are all there
+    load.stdin.write('{"n": 2}\n')
+    load.stdin.flush()
+    for _ in range(1000):
+        assert load.stdout.readline()
+    load.send_signal(signal.SIGINT)
+    _, said = load.communicate(timeout=60)
+    assert load.returncode == 1
+    assert said == "dfq: interrupted: 1,000 pushed to queue default\n"
+    assert dfq("status", "--json").object["pending"] == 1000
 
 
 def test_bad_lines_are_reported_with_file_and_line_and_the_rest_is_pushed(dfq: Run, tmp_path: Path) -> None:
@@ -114,4 +183,5 @@ def test_on_a_terminal_a_load_shows_how_far_it_is_and_no_ids(dfq_tty: Run, tmp_p
 def test_what_makes_no_sense_is_a_usage_error(dfq: Run, root: Path, args: tuple[str, ...]) -> None:
     ran = dfq("push", *args)
     assert (ran.status, ran.out) == (2, "")
+    assert ("not both" in ran.err) == (args == ("x", "--from", "-"))
     assert list(root.iterdir()) == []

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import time
+from pathlib import Path
 
+import pytest
 from cli_kit import Run
 
 
@@ -106,8 +108,9 @@ def test_claim_takes_several_at_once(dfq: Run) -> None:
 
 
 def test_claim_waits_no_longer_than_it_was_told_to(dfq: Run) -> None:
+    dfq("init")
     begin = time.monotonic()
-    ran = dfq("claim", "--wait", "0.5")
+    ran = dfq("claim", "--wait", "500ms")
     assert ran.status == 3
     assert ran.out == ""
     assert 0.5 <= time.monotonic() - begin < 10
@@ -118,8 +121,69 @@ def test_a_receipt_that_is_none_is_one_clear_line(dfq: Run) -> None:
     for verb in ("ack", "nack", "heartbeat"):
         for receipt in ("nonsense", "1.2.3", "", "../../etc/passwd", "1.aa.5.nope", "999999999999999999999.a.5.b"):
             ran = dfq(verb, receipt)
-            assert ran.status in (1, 2), (receipt, ran)
-            assert ran.err.startswith("dfq: ") or "Usage" in ran.err, (receipt, ran.err)
+            assert ran.status == (1 if receipt.count(".") == 3 and receipt[0] != "." else 2), (receipt, ran)
+            assert ran.err.startswith("dfq: "), (receipt, ran.err)
+            assert ran.err.count("\n") == 1
+
+
+def test_a_receipt_of_another_queue_says_where_it_looked(dfq: Run, root: Path) -> None:
+    dfq("push", "x", "--id", "a/b")
+    receipt = dfq("claim").object["receipt"]
+    dfq("init", "--queue", "other")
+    for verb in ("ack", "nack", "heartbeat"):
+        ran = dfq(verb, receipt, "--queue", "other")
+        assert (ran.status, ran.err) == (1, f"dfq: there is no task 'a/b' in queue 'other' at {root}/other\n")
+    assert dfq("ack", receipt).status == 0
+
+
+def test_claiming_makes_no_queue_and_names_a_root_that_is_mistyped(dfq: Run, root: Path, tmp_path: Path) -> None:
+    ran = dfq("claim", "--wait", "0")
+    assert (ran.status, ran.out) == (1, "")
+    assert f"there is no queue 'default' in {root}" in ran.err
+    typo = dfq("claim", "--root", str(tmp_path / "typo"))
+    assert typo.status == 1
+    assert f"its root {tmp_path}/typo does not exist" in typo.err
+    assert list(root.iterdir()) == []
+    assert not (tmp_path / "typo").exists()
+
+
+def test_claiming_from_a_paused_queue_says_that_it_is_paused(dfq: Run) -> None:
+    dfq("push", "x")
+    dfq("pause")
+    ran = dfq("claim")
+    assert (ran.status, ran.out) == (3, "")
+    assert "the queue is paused" in ran.err
+    dfq("resume")
+    dfq("claim")
+    assert "no task to claim" in dfq("claim").err
+
+
+def test_times_are_written_as_in_settings(dfq: Run) -> None:
+    dfq("push", "x", "--id", "later", "--delay", "2h")
+    assert dfq("show", "later", "--json").object["state"] == "scheduled"
+    dfq("push", "x", "--id", "a")
+    receipt = dfq("claim", "--lease", "5 m", "--wait", "1s").object["receipt"]
+    assert 200 < dfq("leases", "--json").object["expires_in"] <= 300
+    dfq("heartbeat", receipt, "--extend", "2h")
+    assert 7000 < dfq("leases", "--json").object["expires_in"] <= 7200
+    assert dfq("nack", receipt, "--delay", "1d", "--json").object["state"] == "scheduled"
+
+
+@pytest.mark.parametrize("wrong", ["nan", "inf", "-1", "5 parsecs", "", "1e3", "99999999d"])
+def test_a_time_that_is_none_is_a_usage_error(dfq: Run, wrong: str) -> None:
+    dfq("init")
+    for args in (
+        ("push", "x", "--delay"),
+        ("claim", "--wait"),
+        ("claim", "--lease"),
+        ("nack", "1.aa.5.a", "--delay"),
+        ("heartbeat", "1.aa.5.a", "--extend"),
+        ("work", "--exec", "true", "--once", "--lease"),
+        ("work", "--exec", "true", "--once", "--timeout"),
+    ):
+        ran = dfq(*args, wrong)
+        assert (ran.status, ran.out) == (2, ""), args
+        assert "expected a time from" in ran.err, args
 
 
 def test_a_claim_is_one_line_whatever_the_payload_holds(dfq: Run) -> None:

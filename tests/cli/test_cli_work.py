@@ -14,6 +14,8 @@ from pathlib import Path
 import pytest
 from cli_kit import Run, environment
 
+from dfq.cli.demo import Demo, DemoFailed
+
 PY = shlex.quote(sys.executable)
 
 
@@ -86,6 +88,7 @@ def test_a_handler_or_a_command_that_is_not_there_is_one_clear_line(dfq: Run) ->
 def test_what_makes_no_sense_is_a_usage_error(dfq: Run, args: tuple[str, ...]) -> None:
     ran = dfq("work", *args)
     assert (ran.status, ran.out) == (2, "")
+    assert ("not both" in ran.err) == (args[:2] == ("a.b:c", "--exec"))
 
 
 def test_a_command_that_takes_too_long_is_ended(dfq: Run) -> None:
@@ -122,7 +125,11 @@ def test_the_demo_keeps_its_promises(dfq: Run, tmp_path: Path) -> None:
     assert "FAILED" not in ran.out
     assert ran.out.count("  ok  ") == 6
     assert "as attempt 2" in ran.out
-    assert f"kept: {base}/demo" in ran.out
+    kept = ran.out.partition("\nkept: ")[2].splitlines()
+    assert kept[0] == f"{base}/demo"
+    # The line that it ends with can be pasted into a shell that knows nothing of this environment.
+    pasted = subprocess.run(["bash", "-c", kept[1]], cwd=tmp_path, env={"PATH": "/usr/bin:/bin"}, capture_output=True)
+    assert b"completed\t200" in pasted.stdout, pasted
     assert dfq("--root", str(base), "--queue", "demo", "status", "--json").object["completed"] == 200
     assert dfq("--root", str(base), "demo").status == 2  # it wants a queue of its own
 
@@ -131,5 +138,31 @@ def test_the_demo_keeps_its_promises(dfq: Run, tmp_path: Path) -> None:
 def test_the_demo_leaves_nothing_behind(dfq: Run, tmp_path: Path) -> None:
     scratch = tmp_path / "tmp"
     scratch.mkdir()
-    assert dfq("demo", TMPDIR=str(scratch)).status == 0
+    ran = dfq("demo", TMPDIR=str(scratch))
+    assert ran.status == 0
+    assert "kept" not in ran.out
     assert list(scratch.iterdir()) == []
+
+
+def test_the_demo_speaks_of_no_settings_that_it_ignores(dfq: Run) -> None:
+    text = dfq("demo", "--help").out
+    assert "DFQ_" not in text
+    assert "a temporary folder" in " ".join(text.split())
+    assert "[default: demo]" in text
+
+
+@pytest.mark.parametrize(("kind", "why"), [("nfs4", "not known to be this machine's alone"), ("ext4", "local")])
+def test_a_demo_without_a_takeover_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], kind: str, why: str
+) -> None:
+    monkeypatch.setattr("dfq.ports.filesystem_kind", lambda path: kind)
+    monkeypatch.setattr("dfq.cli.demo.filesystem_kind", lambda path: kind)
+    monkeypatch.setattr("dfq.cli.demo.PATIENCE", 0.0)
+    demo = Demo(tmp_path / "demo", tmp_path)
+    demo.check([], [], took_over=False)
+    shown = capsys.readouterr().out
+    assert "FAILED  the dead worker's task was completed by another" in shown
+    assert f"({kind})" in shown
+    assert why in shown
+    with pytest.raises(DemoFailed, match=why):
+        demo.wait_for(lambda: False, "all tasks completed", demo.no_takeover)

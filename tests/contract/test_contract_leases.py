@@ -320,11 +320,39 @@ def test_a_closed_queue_says_so(queues: Queues) -> None:
     q = queues.open()
     q.push({}, id="t")
     q.close()
-    with pytest.raises(dfq.QueueUnavailable, match="closed"):
-        q.push({})
-    with pytest.raises(dfq.QueueUnavailable, match="closed"):
-        q.poll()
+    for use in (
+        lambda: q.push({}),
+        lambda: q.push_many([{}]),
+        q.poll,
+        q.counts,
+        q.tasks,
+        lambda: q.get("t"),
+        q.retry,
+        lambda: q.retry("t"),
+        lambda: q.cancel("t"),
+        q.pause,
+        q.resume,
+        lambda: q.paused,
+        q.purge,
+    ):
+        with pytest.raises(dfq.QueueUnavailable, match="queue 'q' is closed"):
+            use()
     assert queues.open().counts() == dfq.Counts(pending=1)
+
+
+@pytest.mark.parametrize("wrong", ["x", None, 5, object(), {"id": "t"}], ids=lambda wrong: type(wrong).__name__)
+def test_what_is_no_task_cannot_be_settled_or_renewed(queues: Queues, wrong: Any) -> None:
+    q = queues.open()
+    q.push({}, id="t")
+    task = claim(q)
+    for verb in ("ack", "nack", "heartbeat"):
+        with pytest.raises(dfq.InvalidTask, match=rf"^{verb} takes a task from poll\(\), not "):
+            getattr(q, verb)(wrong)
+    with pytest.raises(dfq.InvalidTask, match=r"ack(_many)? takes"):
+        q.ack_many(wrong)
+    with pytest.raises(dfq.InvalidTask, match="for one, use ack"):
+        q.ack_many(task)  # type: ignore[arg-type]
+    q.ack_many([task])
 
 
 def test_a_task_of_another_queue_is_refused(queues: Queues) -> None:
@@ -385,6 +413,18 @@ def test_a_receipt_of_a_stolen_lease_is_lost(queues: Queues) -> None:
 def test_a_receipt_that_is_none_is_refused(queues: Queues, receipt: str) -> None:
     with pytest.raises(dfq.QueueError):
         queues.open().resume_lease(receipt)
+
+
+@needs("receipts")
+def test_a_receipt_of_a_task_that_is_elsewhere_says_where_it_is_not(queues: Queues) -> None:
+    q, other = queues.open(auto_heartbeat=False), queues.open("other", auto_heartbeat=False)
+    q.push({}, id="a/b")
+    task = claim(q)
+    with pytest.raises(dfq.LeaseLost, match=rf"no task 'a/b' in queue 'other' at {queues.root}/other"):
+        other.resume_lease(task.receipt)
+    q.ack(task)
+    with pytest.raises(dfq.LeaseLost, match="is over or was taken over"):
+        q.resume_lease(task.receipt)
 
 
 @needs("not_receipts")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from pathlib import Path
 
 import pytest
 from backends import Queues, claim, needs
@@ -114,6 +115,16 @@ def test_a_lease_that_nobody_renews_is_stalled_before_it_is_over(queues: Queues)
     assert info.silent_since >= str(info.claimed_at)[:19]
     assert info.outlook
     assert task.id == "t"
+
+
+@needs("listing", "cross_process")
+def test_paths_are_whole(queues: Queues) -> None:
+    q, held = one_in_each_state(queues)
+    for info in [*q.tasks(), *(q.get(state) for state in STATES)]:
+        assert info.path is not None
+        assert Path(info.path).is_file()
+        assert Path(info.path).is_relative_to(queues.root)
+    assert held
 
 
 @needs("listing")
@@ -235,6 +246,14 @@ def test_what_is_over_or_unknown_cannot_be_cancelled(queues: Queues) -> None:
         q.cancel("t")
     assert q.get("t").result == 1
     assert q.cancel([]) == []
+
+
+def test_ids_that_are_no_text_are_refused(queues: Queues) -> None:
+    q = queues.open()
+    for wrong in (5, b"t", [5], 1.5):
+        for act in (q.cancel, q.retry):
+            with pytest.raises(dfq.InvalidTask, match="a task id is text, not"):
+                act(wrong)  # type: ignore[arg-type]
 
 
 @needs("delays")

@@ -12,7 +12,7 @@ import pytest
 from backends import Queues, claim, needs
 
 import dfq
-from dfq.queue import Push
+from dfq import Push
 
 ODD_IDS = [
     "29.5/-98.5/dentist.csv",
@@ -376,6 +376,41 @@ def test_push_many_refuses_or_skips_ids_that_are_taken(queues: Queues) -> None:
 def test_push_many_of_a_wrong_item_says_which_kind(queues: Queues) -> None:
     with pytest.raises(dfq.InvalidTask, match="NoneType"):
         queues.open().push_many([{"n": 1}, None])
+
+
+@pytest.mark.parametrize(
+    "single", ["abc", {"n": 1}, b"abc", 5, None, Push({}), Page(url="u")], ids=lambda s: repr(s)[:8]
+)
+def test_push_many_of_one_payload_names_push(queues: Queues, single: Any) -> None:
+    q = queues.open()
+    with pytest.raises(dfq.InvalidTask, match=r"push_many takes many, such as a list, not .*: for one, use push"):
+        q.push_many(single)
+    assert q.counts() == dfq.Counts()
+
+
+def test_push_and_push_many_tell_what_they_skip(queues: Queues) -> None:
+    q = queues.open()
+    skipped: list[str] = []
+    q.push({"n": 0}, id="b", if_exists="skip", on_skip=skipped.append)
+    q.push({"n": 0}, id="gone")
+    q.cancel("gone")
+    assert skipped == []
+    items = [Push({"n": 1}, id=task_id) for task_id in ("a", "b", "c", "a", "gone")]
+    assert q.push_many(items, if_exists="skip", on_skip=skipped.append) == ["a", "b", "c", "a", "gone"]
+    assert sorted(skipped) == ["a", "b"]
+    q.push({}, id="c", if_exists="skip", on_skip=skipped.append)
+    assert sorted(skipped) == ["a", "b", "c"]
+
+
+def test_what_is_there_already_is_named_with_its_state(queues: Queues) -> None:
+    q = queues.open(max_attempts=1)
+    q.push({}, id="t")
+    with pytest.raises(dfq.TaskExists) as pending:
+        q.push({}, id="t")
+    q.nack(claim(q))
+    with pytest.raises(dfq.TaskExists) as failed:
+        q.push({}, id="t")
+    assert (pending.value.state, failed.value.state) == ("pending", "failed")
 
 
 def test_queues_of_other_names_are_other_queues(queues: Queues) -> None:

@@ -20,10 +20,10 @@ from dfq.ports import UNKNOWN_BOOT, Machine, OsDisk
 from dfq.providers.filesystem import FilesystemQueue
 from dfq.queue import Push
 
+Hook = Callable[[int, str, tuple[Any, ...]], None]
 
-def failing(
-    call: str, on: str, *, times: int = 1, code: int = errno.EIO
-) -> Callable[[int, str, tuple[Any, ...]], None]:
+
+def failing(call: str, on: str, *, times: int = 1, code: int = errno.EIO) -> Hook:
     """Return a hook that makes a call on a path (part of which is `on`) fail so many times."""
     left = [times]
 

@@ -178,6 +178,42 @@ def test_a_root_that_anyone_may_write_to_is_refused(tmp_path: Path) -> None:
         dfq.open_queue("q", root)
 
 
+@pytest.mark.parametrize("name", ["frontier", "active-leases", "completed", "failed", "scheduled"])
+def test_a_folder_of_a_queue_that_anyone_may_write_to_is_refused(tmp_path: Path, name: str) -> None:
+    dfq.open_queue("q", tmp_path).close()
+    (tmp_path / "q" / name).mkdir(exist_ok=True)
+    dfq.open_queue("q", tmp_path).close()
+    (tmp_path / "q" / name).chmod(0o777)
+    with pytest.raises(dfq.ConfigError, match=f"chmod o-w {tmp_path}/q/{name}"):
+        dfq.open_queue("q", tmp_path)
+
+
+def test_nobody_is_advised_to_take_everyones_rights_on_tmp(tmp_path: Path) -> None:
+    tmp_path.chmod(0o1777)
+    with pytest.raises(dfq.ConfigError) as refused:
+        dfq.open_queue("q", tmp_path)
+    assert "chmod" not in str(refused.value)
+    assert f"use a folder of your own, such as {tmp_path}/my-queues" in str(refused.value)
+    dfq.open_queue("q", tmp_path / "my-queues").close()
+
+
+def test_a_root_that_cannot_be_there_does_not_advise_to_make_it() -> None:
+    for create in (True, False):
+        with pytest.raises(dfq.QueueUnavailable, match="/proc/x") as refused:
+            dfq.open_queue("q", "/proc/x", create=create)
+        assert "init" not in str(refused.value)
+        with pytest.raises(dfq.ConfigError, match=r"^/dev/null is not a folder$"):
+            dfq.open_queue("q", "/dev/null", create=create)
+
+
+def test_a_queue_or_a_root_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(dfq.QueueUnavailable, match=f"there is no queue 'q' in {tmp_path}: make it with 'dfq init'"):
+        dfq.open_queue("q", tmp_path, create=False)
+    with pytest.raises(dfq.QueueUnavailable, match=f"its root {tmp_path}/typo does not exist"):
+        dfq.open_queue("q", tmp_path / "typo", create=False)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_root_that_is_a_file_is_refused(tmp_path: Path) -> None:
     root = tmp_path / "file"
     root.write_text("hello")

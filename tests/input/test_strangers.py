@@ -146,8 +146,9 @@ def test_in_place_of_queue_json(place: Place, stranger: str) -> None:
     meta = place.folder / "queue.json"
     meta.unlink()
     put(place, stranger, meta)
-    with pytest.raises(dfq.QueueUnavailable, match=r"queue\.json"):
+    with pytest.raises(dfq.QueueUnavailable, match=r"queue\.json") as refused:
         place.open()
+    assert ("empty" in str(refused.value)) == (meta.is_file() and not meta.is_symlink())
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from dfq.errors import ConfigError, InvalidTask, QueueUnavailable
 from dfq.mounts import filesystem_kind
 from dfq.ports import Clock
 from dfq.stores.disk import DiskStore
-from dfq.tree import META
+from dfq.tree import COMPLETED, FAILED, FRONTIER, LEASES, META, SCHEDULED
 
 FORMAT = 1
 READ_LIMIT = 64 * 1024
@@ -30,6 +30,9 @@ def shards_of(store: DiskStore, clock: Clock, *, create: bool, shards: int, wher
         _write(store, clock, shards, where)
         raw = store.read(META, READ_LIMIT)
     file = f"{where}/{META}"
+    if not raw and (facts := store.disk.look(META)) is not None and (not facts.regular or facts.size):
+        what = "cannot be read" if facts.regular else "is a folder" if facts.directory else "is a link or a device"
+        raise QueueUnavailable(f"{file} {what}, where a file belongs that may be read: restore it")
     try:
         meta = loads(raw or b"", file)
     except InvalidTask as e:
@@ -75,7 +78,19 @@ def refuse_unsafe(folder: str) -> None:
     if not stat.S_ISDIR(mode):
         raise ConfigError(f"{folder} is not a folder")
     if mode & stat.S_IWOTH:
+        # A folder with the sticky bit, such as /tmp, is everyone's on purpose: taking that away breaks the machine.
+        own = f"use a folder of your own, such as {folder.rstrip('/')}/my-queues"
         raise ConfigError(
             f"{folder} is writable by everyone (mode {stat.S_IMODE(mode):o}), so anyone could plant or take tasks: "
-            f"chmod o-w {folder}"
+            + (own if mode & stat.S_ISVTX else f"chmod o-w {folder}")
         )
+
+
+def refuse_unsafe_within(folder: str) -> None:
+    """Raise ConfigError if anybody could plant or take tasks in one of the folders of a queue."""
+    for name in (FRONTIER, LEASES, COMPLETED, FAILED, SCHEDULED):
+        inside = f"{folder}/{name}"
+        # What is no folder is not used: the store refuses it, whatever it is.
+        with contextlib.suppress(FileNotFoundError):
+            if stat.S_ISDIR(os.lstat(inside).st_mode):
+                refuse_unsafe(inside)

@@ -9,7 +9,8 @@ import os
 import resource
 import threading
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from typing import Any
 
 from dfq import checks
@@ -23,7 +24,7 @@ from dfq.providers.filesystem.frontier import Frontier
 from dfq.providers.filesystem.housekeeping import Housekeeping, Retention
 from dfq.providers.filesystem.idle import Idle
 from dfq.providers.filesystem.intake import Intake, Item
-from dfq.providers.filesystem.meta import refuse_unsafe, shards_of
+from dfq.providers.filesystem.meta import refuse_unsafe, refuse_unsafe_within, shards_of
 from dfq.providers.filesystem.schedule import Schedule
 from dfq.providers.filesystem.steady import Steadiness
 from dfq.providers.filesystem.view import View
@@ -34,7 +35,7 @@ from dfq.slotlog import Limits, SlotLog
 from dfq.staleness import Judge
 from dfq.stalled import Pulse
 from dfq.stores.disk import DiskStore
-from dfq.tree import PAUSED, Entry, Tree, epoch_of, id_of, in_epoch, parent, task_name
+from dfq.tree import PAUSED, Entry, Tree, epoch_of, id_of, in_epoch, parent, plain, task_name
 from dfq.trouble import trouble
 
 log = logging.getLogger("dfq")
@@ -58,14 +59,22 @@ class FilesystemQueue(QueueManager):
         root = os.path.realpath(os.path.expanduser(str(settings.root)))
         folder = os.path.join(root, check_queue_name(name))
         with trouble(f"open queue {name!r}", folder):
-            if create:
+            if not os.path.lexists(root):
+                if not create:
+                    raise QueueUnavailable(
+                        f"there is no queue {name!r}: its root {root} does not exist (root or DFQ_ROOT)"
+                    )
                 os.makedirs(root, 0o775, exist_ok=True)
+            refuse_unsafe(root)
+            if create:
                 with contextlib.suppress(FileExistsError):
                     os.mkdir(folder, 0o775)
                     if settings.durability == "full":
                         OsDisk(root).fsync_dir(".")
-            for place in (root, folder):
-                refuse_unsafe(place)
+            elif not os.path.lexists(folder):
+                raise QueueUnavailable(f"there is no queue {name!r} in {root}: make it with 'dfq init'")
+            refuse_unsafe(folder)
+            refuse_unsafe_within(folder)
             return cls(name, settings, OsDisk(folder), create=create, where=folder)
 
     def __init__(
@@ -96,6 +105,7 @@ class FilesystemQueue(QueueManager):
         settings, disk, where = self.settings, self._disk, self.where
         self._machine = self._given_machine or Machine.this()
         self._store = store = DiskStore(disk, durable=settings.durability == "full")
+        self.shards = shards
         self._tree = tree = Tree(shards)
         ttl, timeout = settings.lease, settings.heartbeat_timeout
         self._ttl = ttl if timeout is None else min(ttl, timeout)
@@ -170,10 +180,11 @@ class FilesystemQueue(QueueManager):
         priority: int = DEFAULT_PRIORITY,
         delay: float = 0,
         if_exists: IfExists = "error",
+        on_skip: Callable[[str], None] | None = None,
     ) -> str:
         checks.check_if_exists(if_exists)
         item = self._intake.prepare(Push(payload, id, priority, delay))
-        return self._write([item], if_exists)[0]
+        return self._write([item], if_exists, on_skip)[0]
 
     def push_many(
         self,
@@ -182,20 +193,20 @@ class FilesystemQueue(QueueManager):
         priority: int = DEFAULT_PRIORITY,
         delay: float = 0,
         if_exists: IfExists = "error",
+        on_skip: Callable[[str], None] | None = None,
     ) -> list[str]:
         checks.check_if_exists(if_exists)
         ids: list[str] = []
         batch: list[Item] = []
         many = min(MANY, max(1, self._free_descriptors() // 2))
-        for given in payloads:
+        for given in checks.check_many(payloads, "push_many", "push"):
             batch.append(self._intake.prepare(as_push(given, priority, delay)))
             if len(batch) >= many:
-                ids += self._write(batch, if_exists)
+                ids += self._write(batch, if_exists, on_skip)
                 batch = []
-        return ids + self._write(batch, if_exists)
+        return ids + self._write(batch, if_exists, on_skip)
 
-    def _write(self, batch: list[Item], if_exists: IfExists) -> list[str]:
-        self._check_open()
+    def _write(self, batch: list[Item], if_exists: IfExists, on_skip: Callable[[str], None] | None) -> list[str]:
         with self._trouble("push"):
             taken = self._intake.write(batch)
         with self._scan_lock:
@@ -203,19 +214,23 @@ class FilesystemQueue(QueueManager):
                 self._frontier.arrived(lane)
         self._idle.wake()
         for item in taken:
-            self._push_again(item, if_exists)
+            if not self._push_again(item, if_exists) and on_skip is not None:
+                on_skip(item.id)
         return [item.id for item in batch]
 
-    def _push_again(self, item: Item, if_exists: IfExists) -> None:
-        """Push an id that was used before: as its next epoch if that is asked for, or if it was cancelled (ADR 017)."""
+    def _push_again(self, item: Item, if_exists: IfExists) -> bool:
+        """Push an id that was used before: as its next epoch if that is asked for, or if it was cancelled (ADR 017).
+
+        Returns False if it is skipped instead.
+        """
         for _ in range(EPOCH_RACES):
             name = self._next_epoch(item, if_exists)
             if name is None:
-                return
+                return if_exists != "skip"
             with self._trouble("push"):
                 again = self._intake.prepare(item.push, epoch_of(name))
                 if not self._intake.write([again]) and self._anchored(again):
-                    return
+                    return True
         raise QueueUnavailable(f"task {item.id!r} is being pushed by too many at once: try again")
 
     def _next_epoch(self, item: Item, if_exists: IfExists) -> str | None:
@@ -241,7 +256,7 @@ class FilesystemQueue(QueueManager):
             self.cancel(item.id)
             return following
         hint = "use if_exists='skip', or 'rerun' to run it again once it is over"
-        raise TaskExists(f"task {item.id!r} is already {info.state}: {hint}", task_id=item.id)
+        raise TaskExists(f"task {item.id!r} is already {info.state}: {hint}", task_id=item.id, state=info.state)
 
     def _anchored(self, item: Item) -> bool:
         """Tell whether a later epoch that was just pushed may stay; if not, it was taken back.
@@ -267,7 +282,6 @@ class FilesystemQueue(QueueManager):
         batch_size = checks.check_batch(batch_size)
         ends = self._clock.elapsed() + checks.check_wait(wait)
         ttl = self._ttl if lease is None else checks.check_lease(lease)
-        self._check_open()
         with self._trouble("poll"):
             while True:
                 tasks = self._take(batch_size, ttl, liveness)
@@ -286,7 +300,7 @@ class FilesystemQueue(QueueManager):
                 raise OSError(errno.EMFILE, "too many tasks are held: settle some, or raise the limit (ulimit -n)")
             batch_size = min(batch_size, free)
         with self._scan_lock:
-            if self.paused:
+            if self._disk.exists(PAUSED):
                 return []
             self._check_space()
             self._offer_again()
@@ -369,9 +383,10 @@ class FilesystemQueue(QueueManager):
     # -- settle ------------------------------------------------------------------------------------
 
     def ack(self, task: Task, result: Any = None) -> None:
+        checks.check_task(task, "ack")
         value, encoding = encode_result(result, self.settings.max_payload)
         stub = self.settings.on_ack == "delete"
-        with self._trouble("ack"), (claim := self._claim_of(task)).mutex:
+        with trouble("ack", self.where), (claim := self._claim_of(task)).mutex:
             witness = witness_of(claim, self._machine, self._clock, "done", None if stub else value, encoding)
             self._log.complete(claim, witness | {"stub": True} if stub else witness, retire=stub)
         self._renewer.remove(claim)
@@ -379,20 +394,29 @@ class FilesystemQueue(QueueManager):
             self._frontier.forget(claim.entry)
 
     def nack(self, task: Task, error: str | None = None, delay: float = 0, *, count: bool = True) -> None:
+        checks.check_task(task, "nack")
         error, delay = checks.check_error(error), checks.check_delay(delay)
-        with self._trouble("nack"), (claim := self._claim_of(task)).mutex:
+        with trouble("nack", self.where), (claim := self._claim_of(task)).mutex:
             self._log.release(claim, error=error, delay=delay, count=count)
         self._renewer.remove(claim)
         self._came_back(claim)
 
     def heartbeat(self, task: Task, extend: float | None = None) -> None:
+        checks.check_task(task, "heartbeat")
         ttl = None if extend is None else checks.check_lease(extend, "extend")
-        with self._trouble("heartbeat"), (claim := self._claim_of(task)).mutex:
+        with trouble("heartbeat", self.where), (claim := self._claim_of(task)).mutex:
             self._log.heartbeat(claim, ttl)
 
     def resume_lease(self, receipt: str) -> Task:
         with self._trouble("resume a lease"):
-            return self._task(self._log.take_up(receipt))
+            try:
+                return self._task(self._log.take_up(receipt))
+            except LeaseLost:
+                name = receipt.split(".", 3)[3]
+                if self._store.exists(self._tree.completed(name)) or self._view.is_open(name):
+                    raise
+                task_id = id_of(name) or plain(name)
+            raise LeaseLost(f"there is no task {task_id!r} in queue {self.name!r} at {self.where}")
 
     def close(self) -> None:
         if self._closed:
@@ -420,11 +444,15 @@ class FilesystemQueue(QueueManager):
     def tasks(self, state: State | None = None, *, limit: int | None = None) -> Iterator[TaskInfo]:
         checks.check_state(state)
         checks.check_limit(limit)
-        with self._trouble("list"):
+        self._check_open()
+        return self._list(state, limit)
+
+    def _list(self, state: State | None, limit: int | None) -> Iterator[TaskInfo]:
+        with trouble("list", self.where):
             for n, info in enumerate(self._view.tasks(state)):
                 if limit is not None and n >= limit:
                     return
-                yield info
+                yield self._placed(info)
 
     def states(self, prefix: str = "") -> Iterator[TaskState]:
         with self._trouble("list"):
@@ -432,7 +460,11 @@ class FilesystemQueue(QueueManager):
 
     def get(self, task_id: str) -> TaskInfo:
         with self._trouble("look"):
-            return self._view.get(task_id)
+            return self._placed(self._view.get(task_id))
+
+    def _placed(self, info: TaskInfo) -> TaskInfo:
+        """Return what is known of a task with the whole path: whoever reads it may stand anywhere."""
+        return info if info.path is None else replace(info, path=os.path.join(self.where, info.path))
 
     def retry(self, task_ids: str | Iterable[str] | None = None) -> list[str]:
         with self._trouble("retry"):
@@ -520,11 +552,9 @@ class FilesystemQueue(QueueManager):
     def _wake(self) -> None:
         self._idle.wake()
 
-    def _check_open(self) -> None:
-        if self._closed:
-            raise QueueUnavailable(f"queue {self.name!r} is closed: open it again")
-
     def _trouble(self, what: str) -> contextlib.AbstractContextManager[None]:
+        """Word what goes wrong in an operation that needs the queue to be open."""
+        self._check_open()
         return trouble(what, self.where)
 
 
