@@ -38,7 +38,7 @@ class Complaints:
             del self._errors[path]
 
     def rests(self, path: str, now: float) -> bool:
-        """Tell whether a path failed so recently that it is not worth another try."""
+        """Tell whether a path failed so recently that somebody busy had better leave it alone."""
         return path in self._errors and now < self._errors[path][1]
 
     def next_look(self) -> float:

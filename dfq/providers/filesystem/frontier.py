@@ -270,12 +270,12 @@ class Frontier:
         now = self._clock.elapsed()
         if not thorough and now - lane.empty_at < LANE_PAUSE:
             return False
-        self._list_shards(lane)
+        self._list_shards(lane, thorough)
         shards = list(lane.shards.values())
         collected: list[tuple[int, Entry]] = []
         for step in range(len(shards)):
             at = (lane.cursor + step) % len(shards)
-            self._collect(lane, shards[at], collected)
+            self._collect(lane, shards[at], collected, thorough)
             if len(collected) >= BUFFER:
                 lane.cursor = at + 1
                 break
@@ -286,9 +286,9 @@ class Frontier:
             lane.cursor = random.randrange(len(shards)) if shards else 0
         return bool(collected)
 
-    def _list_shards(self, lane: _Lane) -> None:
+    def _list_shards(self, lane: _Lane, thorough: bool) -> None:
         now = self._clock.elapsed()
-        if self._broken.rests(lane.path, now):
+        if not thorough and self._broken.rests(lane.path, now):
             return
         try:
             for found in self._disk.scan(lane.path):
@@ -303,10 +303,10 @@ class Frontier:
         else:
             self._broken.over(lane.path)
 
-    def _collect(self, lane: _Lane, shard: _Shard, into: list[tuple[int, Entry]]) -> None:
+    def _collect(self, lane: _Lane, shard: _Shard, into: list[tuple[int, Entry]], thorough: bool) -> None:
         """Add what may be claimable in a shard. One that cannot be read now is left for later."""
         now = self._clock.elapsed()
-        if self._broken.rests(shard.path, now):
+        if not thorough and self._broken.rests(shard.path, now):
             return
         try:
             into += self._read(lane, shard, now)

@@ -463,8 +463,10 @@ class FilesystemQueue(QueueManager):
 
     def purge(self) -> int:
         with self._trouble("purge"):
-            gone = sum(self._cancel_scheduled(path) for path in self._schedule.paths())
-            for name in [entry.name for entry in self._view.frontier()]:
+            scheduled = self._schedule.paths()
+            gone = sum(self._cancel_scheduled(path) for path in scheduled)
+            names = {path.rpartition("/")[2].removesuffix(".json") for path in scheduled}
+            for name in names | {entry.name for entry in self._view.frontier()}:
                 gone += sum(self._log.cancel(entry) for entry in self._view.places(name))
             return gone
 
