@@ -19,6 +19,7 @@ class Blocked(NamedTuple):
     until: float | None
     dead: bool = False
     held: bool = False  # by a worker that may die before then
+    in_the_way: str | None = None  # what has the name of the witness and is none
 
 
 class Gone(NamedTuple):

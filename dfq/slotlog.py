@@ -68,7 +68,9 @@ class SlotLog:
         """Claim a task if nobody holds it; on the way, finish what others left half done."""
         store, name = self._store, entry.name
         if store.exists(entry.witness):
-            return Gone() if self._sweep(entry) else Blocked(self._clock.elapsed() + IN_THE_WAY)
+            if self._sweep(entry):
+                return Gone()
+            return Blocked(self._clock.elapsed() + IN_THE_WAY, in_the_way=entry.witness)
         if not store.exists(entry.path):
             return Gone()
         top = self.top(name)

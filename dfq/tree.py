@@ -24,6 +24,8 @@ _KEY = re.compile(r"(?P<name>[^~]+)(?:~e(?P<epoch>[1-9][0-9]{0,8}))?").fullmatch
 _SLOT_FILE = re.compile(r"(?P<key>[^~]+(?:~e[1-9][0-9]{0,8})?)(?:~(?P<generation>[1-9][0-9]{0,5}))?\.lease").fullmatch
 _LANE = re.compile(r"[0-9]").fullmatch
 _BUCKET = "%Y%m%dT%H%M%SZ"
+_DAY = 86400
+_WINDOWS = ((3600, 10), (_DAY, 600), (7 * _DAY, 3600))  # up to so long a delay, so many seconds share a folder
 
 
 class Entry(NamedTuple):
@@ -64,8 +66,14 @@ class Tree:
     def retired(self, name: str) -> str:
         return f"{RETIRED}/{self.shard(name)}/{name}.json"
 
-    def scheduled(self, name: str, due: float) -> str:
-        return f"{SCHEDULED}/{datetime.fromtimestamp(due, UTC).strftime(_BUCKET)}/{name}.json"
+    def scheduled(self, name: str, due: float, delay: float) -> str:
+        """Return where a task waits: in the folder of a window that its time lies in, the wider the longer it waits.
+
+        So there are some hundreds of folders at most, whatever is scheduled.
+        """
+        width = next((width for longest, width in _WINDOWS if delay <= longest), _DAY)
+        start = datetime.fromtimestamp(due // width * width, UTC)
+        return f"{SCHEDULED}/{start.strftime(_BUCKET)}/{name}.json"
 
     def is_shard(self, folder: str) -> bool:
         return self._shard(folder) is not None
@@ -120,12 +128,18 @@ def is_lane(folder: str) -> bool:
     return _LANE(folder) is not None
 
 
-def bucket_due(folder: str) -> float | None:
-    """Return when a folder of scheduled tasks is due; None if it is no such folder."""
+def is_bucket(folder: str) -> bool:
+    """Tell whether this is the name of a folder of scheduled tasks: the start of their window."""
     try:
-        return datetime.strptime(folder, _BUCKET).replace(tzinfo=UTC).timestamp()
+        datetime.strptime(folder, _BUCKET)
     except ValueError:
-        return None
+        return False
+    return True
+
+
+def comes_and_goes(folder: str) -> bool:
+    """Tell whether this is a folder that is removed when it is empty."""
+    return folder.startswith(f"{SCHEDULED}/")
 
 
 def parent(path: str) -> str:

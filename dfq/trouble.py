@@ -30,6 +30,6 @@ def trouble(what: str, where: str) -> Iterator[None]:
         yield
     except OSError as e:
         file = e.filename2 or e.filename or where
-        text = os.fsdecode(file) if isinstance(file, str | bytes) else where
+        text = os.path.join(where, os.fsdecode(file)) if isinstance(file, str | bytes) else where
         hint = _HINTS.get(e.errno or 0)
         raise QueueUnavailable(f"{what}: {text}: {e.strerror}{f' ({hint})' if hint else ''}") from e

@@ -8,11 +8,12 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from dfq.ports import Disk
-from dfq.tree import parent
+from dfq.tree import comes_and_goes, parent
 
 T = TypeVar("T")
 
 COPIED = 512 * 1024 * 1024  # more than any witness has
+TRIES = 4  # for a name in a directory that others may remove because it is empty
 
 
 class Hold:
@@ -187,7 +188,10 @@ class DiskStore:
     def sync(self, path: str) -> None:
         """Make a name durable: the directory that it is in."""
         if self.durable:
-            self.disk.fsync_dir(parent(path) or ".")
+            directory = parent(path)
+            self.disk.fsync_dir(directory or ".")
+            if comes_and_goes(directory):  # it may have been made a moment ago, by anybody
+                self.disk.fsync_dir(parent(directory))
 
     def sync_folder(self, folder: str) -> None:
         """Make what was removed from a folder stay removed; nothing if it is not there."""
@@ -215,6 +219,8 @@ class DiskStore:
             self.ready(above)
         if not self.disk.mkdir(directory):
             self._reachable(f"{directory}/")
+        if comes_and_goes(directory):
+            return  # not to be relied on later; sync() makes it durable with what is in it
         if self.durable:
             self.disk.fsync_dir(above or ".")
         self._ready.add(directory)
@@ -229,18 +235,20 @@ class DiskStore:
             return False
         if not facts.directory:
             raise OSError(errno.ENOTDIR, "a file or link stands where a folder belongs", directory)
-        self._real.add(directory)
+        if not comes_and_goes(directory):
+            self._real.add(directory)
         return True
 
     def _making(self, path: str, create: Callable[[str], T]) -> T:
         """Create a name, and its directory if that is missing or was removed meanwhile."""
         directory = parent(path)
-        self.ready(directory)
-        try:
-            return create(path)
-        except FileNotFoundError:
-            self._ready.discard(directory)
-            if self.disk.exists(directory):
-                raise
+        for _ in range(TRIES if comes_and_goes(directory) else 1):
             self.ready(directory)
-            return create(path)
+            try:
+                return create(path)
+            except FileNotFoundError:
+                self._ready.discard(directory)
+                if self.disk.exists(directory) and not comes_and_goes(directory):
+                    raise
+        self.ready(directory)
+        return create(path)

@@ -6,7 +6,7 @@ import itertools
 import time
 from collections.abc import Callable
 
-from dfq.providers.filesystem.frontier import COARSE_NS, SETTLED_NS
+from dfq.providers.filesystem.foldertime import COARSE_TICK, TICK
 from dfq.providers.filesystem.wake import CLOSE_WRITE, CREATE, DELETE
 from dfq.verify_fs.processes import Helper
 from dfq.verify_fs.promise import Broken, Ground, Weaker
@@ -115,7 +115,7 @@ def directory_times(ground: Ground) -> str:
     for what, change in changes.items():
         before = _time(ground)
         # What a worker relies on is that a change shows that comes so long after the last one.
-        time.sleep(min(max(SETTLED_NS, 1.1 * grain), COARSE_NS + SETTLED_NS) / 1e9)
+        time.sleep(min(max(TICK, 1.1 * grain / 1e9), COARSE_TICK))
         change()
         deadline = time.monotonic() + PATIENCE
         while _time(ground) == before:
@@ -129,7 +129,7 @@ def directory_times(ground: Ground) -> str:
             f"{found}, but is {_span(abs(skew))} {'ahead of' if skew > 0 else 'behind'} this machine's clock",
             "a worker may look at folders more or less often than it should: set the clocks right",
         )
-    if grain > SETTLED_NS:
+    if grain / 1e9 > TICK:
         raise Weaker(found, "a worker reads a folder anew for two seconds after each change")
     return found
 

@@ -10,7 +10,7 @@ import pytest
 from node_kit import mounted
 
 import dfq
-from dfq.providers.filesystem import frontier
+from dfq.providers.filesystem import foldertime
 from dfq.verify_fs import Report, verify
 
 pytestmark = pytest.mark.timeout(280)  # the first one may have to install its tool
@@ -91,7 +91,7 @@ def test_a_task_that_comes_in_the_same_second_is_seen(tmp_path: Path) -> None:
 def test_it_would_not_be_seen_if_every_clock_was_taken_for_a_fine_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(frontier, "COARSE_NS", 0)
+    monkeypatch.setattr(foldertime, "COARSE_TICK", foldertime.TICK)
     with mounted(WHOLE_SECONDS, tmp_path) as disk:
         assert not sees_what_comes_in_the_same_second(disk, within=4)
 

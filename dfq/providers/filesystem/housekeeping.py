@@ -146,8 +146,7 @@ class Housekeeping:
             return
         for name in names:
             self._log.sweep_slots(name, self._tree.completed(name))
-            for path in self._view.places(name):
-                self._store.remove(path)
+            self._view.withdraw(name)
         for folder in self._view.folders(shard):
             self._store.sync_folder(folder)
         for name in names:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
+import time
 from collections.abc import Iterator
 
 from dfq.ports import Clock, Disk
+from dfq.providers.filesystem.foldertime import NEVER
 from dfq.providers.filesystem.frontier import Frontier
 from dfq.providers.filesystem.schedule import Schedule
 from dfq.providers.filesystem.wake import ATTRIB, CLOSE_WRITE, CREATE, DELETE, MOVED_TO, Events
@@ -13,6 +16,7 @@ from dfq.tree import FRONTIER, LEASES, SCHEDULED, Tree, is_lane, slot_name, task
 
 SLOW_POLL = 30.0  # how long we sleep when file events work
 BLIND_POLL = 1.0  # and when they do not
+HURRIES = 50  # sleeps in a row that something due may cut to nothing
 HASTE = 6  # looks at a lease whose holder seems to be dying this very moment
 
 
@@ -36,28 +40,65 @@ class Idle:
         self._clock = clock
         self._scan_lock = scan_lock  # for the frontier and the schedule
         self._where = where
-        self._one_sleeper = threading.Lock()
         self._events: Events | None = None
         self._dying: dict[str, int] = {}
+        self._turn = threading.Condition()  # for the one place on the events
+        self._taken = False
+        self._closed = False
+        self._numbers = itertools.count(1)
+        self._hurries = 0  # how often in a row there was no time to sleep
+        self.news = 0  # another number whenever there may be something to do; a caller reads it before it looks
 
-    def sleep(self, left: float) -> None:
-        """Sleep for up to `left` seconds; return early when something may have come."""
-        if not self._one_sleeper.acquire(timeout=min(left, BLIND_POLL)):
-            return  # another thread sleeps on the events; look, and try again
+    def sleep(self, left: float, news: int, *, paused: bool = False) -> None:
+        """Sleep for up to `left` seconds; return early when something may have come since `news` was read.
+
+        While the queue is paused nothing that comes due is of interest.
+        """
+        ends = self._clock.elapsed() + left
+        with self._turn:
+            while self._taken and self.news == news and not self._closed:
+                if not self._turn.wait(max(0.0, ends - self._clock.elapsed())):
+                    return
+            if self.news != news or self._closed:
+                return
+            self._taken = True
+        try:
+            self._doze(ends - self._clock.elapsed(), news, paused)
+        finally:
+            with self._turn:
+                self._taken = False
+                # Those who wait for their turn look for themselves: what woke us may be more than we can take.
+                self.news = next(self._numbers)
+                if self._closed:
+                    self._drop_events()
+                self._turn.notify_all()
+
+    def _doze(self, left: float, news: int, paused: bool) -> None:
         try:
             if self._events is None:
                 self._events = Events()
-            events = self._events
-            if events.watch(self._folders()):
+            if self._events.watch(self._folders()) or self.news != news:
                 return  # something may have come before we watched: look once more
-            with self._scan_lock:
-                due = min(self._frontier.next_due(), self._schedule.next_due())
             quiet = SLOW_POLL if self.alert else BLIND_POLL
-            seen = events.wait(max(0.0, min(left, quiet, due - self._clock.elapsed())))
-            with self._scan_lock:
-                self._notice(seen)
-        finally:
-            self._one_sleeper.release()
+        except OSError:  # out of descriptors, or folders that cannot be read
+            quiet = BLIND_POLL
+        nap = min(left, quiet, NEVER if paused else self._until_due())
+        if self._events is None:
+            time.sleep(max(0.0, nap))
+            return
+        seen = self._events.wait(max(0.0, nap))
+        with self._scan_lock:
+            self._notice(seen)
+
+    def _until_due(self) -> float:
+        with self._scan_lock:
+            due = min(self._frontier.next_due(), self._schedule.next_due())
+        nap = due - self._clock.elapsed()
+        self._hurries = self._hurries + 1 if nap <= 0 else 0
+        if self._hurries <= HURRIES:
+            return nap
+        # The caller looks before each sleep, so what is due should be dealt with. If it never is, do not spin.
+        return min(BLIND_POLL, 0.001 * 2.0 ** min(self._hurries - HURRIES, 20))
 
     @property
     def alert(self) -> bool:
@@ -76,23 +117,29 @@ class Idle:
         return 0.002 * 2.0 ** (HASTE - looks)
 
     def wake(self) -> None:
-        """End the sleep of another thread."""
+        """End all sleeps of this process; callable from any thread and from a signal handler."""
+        self.news = next(self._numbers)
         events = self._events
         if events is not None:
-            events.ring()
+            events.ring()  # who sleeps on the events sends the others along
 
     def close(self) -> None:
-        """Free the descriptors; a sleeper is woken first."""
-        self.wake()
-        with self._one_sleeper:
-            if self._events is not None:
-                self._events.close()
-                self._events = None
+        """End all sleeps for good and free the descriptors; who sleeps on them does that as it leaves."""
+        with self._turn:
+            self._closed = True
+            if self._taken:
+                self.wake()
+            else:
+                self._drop_events()
+
+    def _drop_events(self) -> None:
+        events, self._events = self._events, None
+        if events is not None:
+            events.close()
 
     def forked(self) -> None:
         """Let go of the events in a child process: they are its parent's, and each is read once."""
-        if self._events is not None:
-            self._events.close()
+        self._drop_events()
 
     def _folders(self) -> Iterator[tuple[str, str, int]]:
         yield ".", self._where, CREATE | DELETE
@@ -126,6 +173,8 @@ class Idle:
 
     def _task_came(self, folder: str, filename: str) -> None:
         lane, _, shard = folder.partition("/")
+        if not filename:
+            self._frontier.touched()
         if is_lane(lane or filename):
             self._frontier.arrived(int(lane or filename))
             name = task_name(filename)

@@ -11,7 +11,6 @@ from dfq.errors import InvalidTask
 from dfq.lease import not_before
 from dfq.names import encode
 from dfq.ports import Clock, Machine
-from dfq.providers.filesystem.schedule import Schedule
 from dfq.providers.filesystem.view import View
 from dfq.queue import Push
 from dfq.stores.disk import DiskStore
@@ -45,7 +44,6 @@ class Intake:
         store: DiskStore,
         tree: Tree,
         view: View,
-        schedule: Schedule,
         clock: Clock,
         machine: Machine,
         *,
@@ -55,7 +53,6 @@ class Intake:
         self._store = store
         self._tree = tree
         self._view = view
-        self._schedule = schedule
         self._clock = clock
         self._machine = machine
         self._max_payload = max_payload
@@ -79,7 +76,7 @@ class Intake:
         entry = self._tree.entry(name, priority)
         path = entry.path
         if delay > 0:
-            path = self._tree.scheduled(name, wall + delay)
+            path = self._tree.scheduled(name, wall + delay, delay)
             record |= {
                 "due_at": iso(wall + delay),
                 "delay_s": delay,
@@ -114,11 +111,7 @@ class Intake:
         return taken
 
     def _is_there(self, name: str) -> bool:
-        return (
-            self._store.exists(self._tree.completed(name))
-            or self._view.find(name) is not None
-            or self._schedule.find(name) is not None
-        )
+        return self._store.exists(self._tree.completed(name)) or self._view.is_open(name)
 
     def _name(self, item: Item, staged: int, *, sync: bool) -> bool:
         store = self._store

@@ -9,6 +9,7 @@ import os
 import resource
 import threading
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -35,13 +36,15 @@ from dfq.slotlog import Limits, SlotLog
 from dfq.staleness import Judge
 from dfq.stalled import Pulse
 from dfq.stores.disk import DiskStore
-from dfq.tree import PAUSED, Entry, Tree, epoch_of, id_of, in_epoch, parent, plain, task_name
+from dfq.tree import PAUSED, Entry, Tree, epoch_of, id_of, in_epoch, plain
 from dfq.trouble import trouble
 
 log = logging.getLogger("dfq")
 
 MANY = 1000  # tasks that push_many makes durable together
 SPARE_DESCRIPTORS = 64  # that are left to whoever uses the queue
+WARNINGS = 2000  # things to complain of, each once
+RETURNED = 10_000  # names to remember until the next poll
 EPOCH_RACES = 20  # how often a push looks again because somebody else pushed the same id's next epoch
 
 
@@ -115,8 +118,8 @@ class FilesystemQueue(QueueManager):
         limits = Limits(self._ttl, settings.max_attempts, self._max_file)
         self._log = SlotLog(store, tree, self._judge, self._clock, self._machine, limits)
         self._scan_lock = threading.RLock()  # the frontier and the schedule
-        self._frontier = Frontier(disk, tree, self._clock)
-        self._schedule = Schedule(store, tree, self._clock, self._machine, self._max_file)
+        self._frontier = Frontier(disk, tree, self._clock, where)
+        self._schedule = Schedule(store, tree, self._clock, self._machine, self._max_file, where)
         pulse = Pulse(
             store,
             self._judge,
@@ -141,7 +144,6 @@ class FilesystemQueue(QueueManager):
             store,
             tree,
             self._view,
-            self._schedule,
             self._clock,
             self._machine,
             max_payload=settings.max_payload,
@@ -158,7 +160,7 @@ class FilesystemQueue(QueueManager):
             max_run=settings.max_run,
             on_end=self._came_back,
         )
-        self._returned: list[str] = []  # names to offer again, from other threads
+        self._returned: deque[str] = deque(maxlen=RETURNED)  # names to offer again, from other threads
         self._disk_was_full = False
 
     def _forked(self) -> None:
@@ -238,6 +240,11 @@ class FilesystemQueue(QueueManager):
         try:
             info = self.get(item.id)
         except TaskNotFound:  # retired meanwhile
+            first = self._tree.completed(in_epoch(item.entry.name, 0))
+            facts = self._disk.look(first)
+            if facts is not None and not facts.regular:
+                reason = f"{self.where}/{first} is no file, where its witness would be: remove it"
+                raise TaskExists(f"task {item.id!r} cannot be pushed: {reason}", task_id=item.id) from None
             return in_epoch(item.entry.name, 0)
         if info.state == "completed" and (entry := self._view.find(in_epoch(item.entry.name, info.epoch))):
             self._log.finish(entry)  # the next epoch counts from its witness
@@ -284,13 +291,13 @@ class FilesystemQueue(QueueManager):
         ttl = self._ttl if lease is None else checks.check_lease(lease)
         with self._trouble("poll"):
             while True:
+                news = self._idle.news
                 tasks = self._take(batch_size, ttl, liveness)
                 left = ends - self._clock.elapsed()
-                with self._scan_lock:
-                    self._housekeeping.tidy(busy=bool(tasks))
+                self._tidy(busy=bool(tasks))
                 if tasks or left <= 0 or self._interrupted.is_set() or self._closed:
                     return tasks
-                self._idle.sleep(left)
+                self._idle.sleep(left, news, paused=self.paused)
 
     def _take(self, batch_size: int, ttl: float, liveness: str) -> list[Task]:
         tasks: list[Task] = []
@@ -306,31 +313,48 @@ class FilesystemQueue(QueueManager):
             self._offer_again()
             for entry in self._schedule.promote():
                 self._frontier.hint(entry)
-            for entry in self._frontier.candidates():
-                try:
-                    got = self._log.claim(entry, ttl=ttl, liveness=liveness)
-                except OSError as e:
-                    self._disk_was_full = e.errno in (errno.ENOSPC, errno.EDQUOT)
-                    self._frontier.block(entry, self._clock.elapsed() + 1.0)
-                    if not tasks:
-                        raise
-                    break
-                if isinstance(got, Claim):
-                    self._frontier.block(entry, self._clock.elapsed() + ttl)  # nobody may be renewing it
-                    tasks.append(self._hand_out(got, renew=liveness == "lock"))
-                    if len(tasks) == batch_size:
-                        break
-                elif isinstance(got, Gone):
-                    self._frontier.forget(entry)
-                elif isinstance(got, Blocked):
-                    self._block(entry, got)
-                else:
-                    self._frontier.block(entry, self._clock.elapsed() + ttl, held=True)
+            try:
+                for entry in self._frontier.candidates():
+                    claim = self._try(entry, ttl, liveness)
+                    if claim is not None:
+                        tasks.append(self._hand_out(claim, renew=liveness == "lock"))
+                        if len(tasks) == batch_size:
+                            break
+            except OSError:
+                if not tasks:  # what is claimed already must reach the caller
+                    raise
         self._warn_of_strangers()
         return tasks
 
+    def _try(self, entry: Entry, ttl: float, liveness: str) -> Claim | None:
+        try:
+            got = self._log.claim(entry, ttl=ttl, liveness=liveness)
+        except OSError as e:
+            self._disk_was_full = e.errno in (errno.ENOSPC, errno.EDQUOT)
+            self._frontier.block(entry, self._clock.elapsed() + 1.0)
+            raise
+        if isinstance(got, Claim):
+            self._frontier.block(entry, self._clock.elapsed() + ttl)  # nobody may be renewing it
+            return got
+        if isinstance(got, Gone):
+            self._frontier.forget(entry)
+        elif isinstance(got, Blocked):
+            self._block(entry, got)
+        else:
+            self._frontier.block(entry, self._clock.elapsed() + ttl, held=True)
+        return None
+
+    def _tidy(self, *, busy: bool) -> None:
+        try:
+            with self._scan_lock:
+                self._housekeeping.tidy(busy=busy)
+        except OSError as e:  # nothing depends on it, least of all the tasks that were just claimed
+            log.warning("%s: clearing up: %s", self.where, e)
+
     def _block(self, entry: Entry, blocked: Blocked) -> None:
         until = blocked.until
+        if blocked.in_the_way is not None:
+            self._warn(blocked.in_the_way, "is no file, so it proves nothing: its task waits until this is removed")
         if blocked.held and until is not None:
             soon = self._idle.look_again_in(entry.name)
             until = until if soon is None else min(until, self._clock.elapsed() + soon)
@@ -366,9 +390,11 @@ class FilesystemQueue(QueueManager):
         self._idle.wake()
 
     def _offer_again(self) -> None:
-        returned, self._returned = self._returned, []
-        for name in returned:
-            self._frontier.unblock(name)
+        if len(self._returned) == RETURNED:  # some were dropped, we do not know which
+            self._returned.clear()
+            self._frontier.start_over()
+        while self._returned:
+            self._frontier.unblock(self._returned.popleft())
 
     def _check_space(self) -> None:
         if self._disk_was_full and self._disk.free_bytes() < 64 * 1024:
@@ -377,8 +403,13 @@ class FilesystemQueue(QueueManager):
 
     def _warn_of_strangers(self) -> None:
         for path in self._frontier.strangers() - self._warned:
+            folder = path.count("/") < 3
+            self._warn(path, "is no folder: no task in it is seen" if folder else "is no task and is left alone")
+
+    def _warn(self, path: str, what: str) -> None:
+        if path not in self._warned and len(self._warned) < WARNINGS:
             self._warned.add(path)
-            log.warning("%s/%s is no task and is left alone", self.where, path)
+            log.warning("%s/%s %s", self.where, path, what)
 
     # -- settle ------------------------------------------------------------------------------------
 
@@ -490,25 +521,32 @@ class FilesystemQueue(QueueManager):
         with self._trouble("cancel"):
             for task_id in ids:
                 name = self._view.current(encode(task_id))
-                if not sum(self._log.cancel(entry) for entry in self._entries(name)):
+                if not (self._cancel(name) or self._cancel(name)):  # it may be on its way to where we had looked
                     raise TaskNotFound(f"task {task_id!r} is not waiting, running or failed")
         return ids
 
-    def _entries(self, name: str) -> list[Entry]:
-        found = [self._view.find(name)]
-        path = self._schedule.find(name)
-        if path is not None:
-            found.append(self._tree.entry_at(path, name, DEFAULT_PRIORITY))
-        return [entry for entry in found if entry is not None]
+    def _cancel(self, name: str) -> bool:
+        """Cancel a task wherever it waits; False if it was nowhere, or is over."""
+        # In the order in which a task moves, so that it cannot slip by.
+        scheduled = sum(self._cancel_scheduled(path) for path in self._schedule.places(name))
+        return scheduled + sum(self._log.cancel(entry) for entry in self._view.places(name)) > 0
+
+    def _cancel_scheduled(self, path: str) -> bool:
+        # By its entry in the frontier: workers agree on that name only, and may be about to make it.
+        entry = self._schedule.expose(path)
+        if entry is None:
+            return False
+        done = self._log.cancel(entry)
+        self._schedule.withdraw(path)
+        return done
 
     def purge(self) -> int:
         with self._trouble("purge"):
-            gone = sum(self._log.cancel(entry) for entry in list(self._view.frontier()))
-            for path in self._schedule.paths():
-                name = task_name(path.rpartition("/")[2])
-                if name is not None:
-                    gone += self._log.cancel(self._tree.entry_at(path, name, DEFAULT_PRIORITY))
-                    self._disk.rmdir(parent(path))
+            scheduled = self._schedule.paths()
+            gone = sum(self._cancel_scheduled(path) for path in scheduled)
+            names = {path.rpartition("/")[2].removesuffix(".json") for path in scheduled}
+            for name in names | {entry.name for entry in self._view.frontier()}:
+                gone += sum(self._log.cancel(entry) for entry in self._view.places(name))
             return gone
 
     def pause(self) -> None:

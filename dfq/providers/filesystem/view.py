@@ -10,6 +10,7 @@ from dfq.errors import InvalidTask, TaskNotFound
 from dfq.lease import Slot, parse
 from dfq.names import encode
 from dfq.ports import Clock, Machine
+from dfq.providers.filesystem.frontier import lanes_of
 from dfq.providers.filesystem.schedule import Schedule
 from dfq.queue import Counts, State, TaskInfo, TaskState
 from dfq.records import token_of
@@ -28,7 +29,6 @@ from dfq.tree import (
     epoch_of,
     id_of,
     in_epoch,
-    is_lane,
     parent,
     plain,
     slot_name,
@@ -113,21 +113,24 @@ class View:
 
     def get(self, task_id: str) -> TaskInfo:
         """Return what is known of one task. Raises TaskNotFound."""
-        name = self.current(encode(task_id))
-        info = self._witness(name)
-        if info is None:
-            entry = self.find(name)
-            if entry is not None:
-                slot = self._log.top(name)
-                info = self._describe(entry, self._state(slot), slot)
-        if info is None:
-            path = self._schedule.find(name)
-            info = self._scheduled(path) if path else None
-        # It may have moved on from where we had looked already.
-        info = info or self._witness(name)
+        info = self._get(encode(task_id)) or self._get(encode(task_id))  # it may have begun its next epoch
         if info is None:
             raise TaskNotFound(f"there is no task {task_id!r} in this queue")
         return info
+
+    def _get(self, plain_name: str) -> TaskInfo | None:
+        name = self.current(plain_name)
+        info = self._witness(name)
+        if info is not None:
+            return info
+        # In the order in which a task moves, so that it cannot slip by.
+        path, entry = self._schedule.find(name), self.find(name)
+        if entry is not None:
+            slot = self._log.top(name)
+            info = self._describe(entry, self._state(slot), slot)
+        elif path is not None:
+            info = self._scheduled(path)
+        return info or self._witness(name)
 
     def current(self, name: str) -> str:
         """Return the name of an id in its latest epoch (ADR 017)."""
@@ -138,8 +141,8 @@ class View:
         return following if self.is_open(following) else in_epoch(name, highest)
 
     def is_open(self, name: str) -> bool:
-        """Tell whether a name waits in the frontier or in the schedule."""
-        return self.find(name) is not None or self._schedule.find(name) is not None
+        """Tell whether a name waits in the schedule or in the frontier, in the order in which a task moves."""
+        return self._schedule.find(name) is not None or self.find(name) is not None
 
     def _epochs(self, name: str) -> list[int]:
         folder = parent(self._tree.completed(name))
@@ -147,19 +150,22 @@ class View:
 
     def find(self, name: str) -> Entry | None:
         """Return the frontier entry of a name, from the best lane that has one."""
+        return next(self.places(name), None)
+
+    def places(self, name: str) -> Iterator[Entry]:
+        """Iterate over the frontier entries of a name, the best lane first."""
         for lane in self._lanes():
             entry = self._tree.entry(name, int(lane))
             shard = self._disk.look(parent(entry.path))  # behind a link lies another's file
             if shard is not None and shard.directory and self._store.exists(entry.path):
-                return entry
-        return None
+                yield entry
 
-    def places(self, name: str) -> list[str]:
-        """Return each path in the frontier and the schedule where a name waits."""
-        entries = (self._tree.entry(name, int(lane)).path for lane in self._lanes())
-        found = [path for path in entries if self._store.exists(path)]
-        scheduled = self._schedule.find(name)
-        return found if scheduled is None else [*found, scheduled]
+    def withdraw(self, name: str) -> None:
+        """Remove what is left of a task that is over, in the schedule and in the frontier."""
+        for path in self._schedule.places(name):
+            self._schedule.withdraw(path)
+        for entry in self.places(name):
+            self._store.remove(entry.path)
 
     def folders(self, shard: str) -> list[str]:
         """Return the folders in which tasks of a shard wait, or are leased."""
@@ -295,6 +301,8 @@ class View:
     def _witness(self, name: str) -> TaskInfo | None:
         path = self._tree.completed(name)
         raw = self._store.read(path, self._max_file)
+        if raw == b"" and (facts := self._disk.look(path)) is not None and not facts.regular:
+            return None  # a folder or a link proves nothing
         return None if raw is None else self._of_witness(name, raw, path)
 
     def _id_of_witness(self, name: str) -> str:
@@ -336,8 +344,7 @@ class View:
         return task
 
     def _lanes(self) -> list[str]:
-        lanes = (f.name for f in self._disk.scan(FRONTIER) if f.directory and is_lane(f.name))
-        return sorted(lanes, reverse=True)
+        return sorted((found.name for found in lanes_of(self._disk) if found.directory), reverse=True)
 
     def _done(self, shard: str, again: set[str]) -> set[str]:
         """Return what is completed in a shard: each id once, in its latest epoch, unless it is open again."""

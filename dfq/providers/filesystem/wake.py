@@ -72,11 +72,6 @@ class Events:
             os.eventfd_read(self._bell)
         return self._read()
 
-    def discard(self) -> None:
-        """Forget what happened so far: the caller is about to look at everything."""
-        while self._read():
-            pass
-
     def ring(self) -> None:
         """Wake the one who waits; callable from any thread and from a signal handler."""
         with contextlib.suppress(OSError):
