@@ -91,12 +91,12 @@ def push(
     except KeyboardInterrupt:
         say(f"interrupted: {load.told()}")
         raise click.exceptions.Exit(1) from None
+    if not (load.pushed or load.skipped or load.bad):
+        nothing("nothing to push: there is no line in the input")
     if load.bad or not quiet:
         say(load.told())
     if load.bad:
         raise click.exceptions.Exit(1)
-    if not load.pushed and not load.skipped:
-        nothing("nothing to push: there is no line in the input")
 
 
 def _payload(text: str) -> Any:

@@ -79,7 +79,7 @@ def test_a_load_of_nothing_has_nothing_to_do(dfq: Run) -> None:
     for lines in ("", "\n\n"):
         ran = dfq("push", "--from", "-", input=lines)
         assert (ran.status, ran.out) == (3, "")
-        assert "nothing to push" in ran.err
+        assert ran.err == "dfq: nothing to push: there is no line in the input\n"
     assert dfq("push", "--from", "-", input="{bad\n").status == 1
 
 
