@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -56,14 +55,17 @@ def test_a_queue_that_is_away_for_a_while_is_waited_for(lab: Lab, verb: str, cap
     assert capfd.readouterr().err.count("the disk is full") == 2
 
 
-def test_an_ack_that_never_gets_through_ends_with_the_lease(lab: Lab) -> None:
+def test_an_ack_that_never_gets_through_ends_with_the_lease(lab: Lab, capfd: pytest.CaptureFixture[str]) -> None:
     with lab.queue() as queue, lab.queue() as other:
         queue.push("x", id="a")
         away: Any = Unreachable(queue, ack=1_000_000)
         options = WorkOptions(once=True, lease=1.0)
         worker = Worker(away, handler="worker_handlers:pid", options=options)
-        threading.Timer(1.0, lambda: other.cancel("a")).start()
-        assert worker.run() == WorkReport(lost=1)
+        with running(worker) as reports:
+            eventually(lambda: "cannot settle" in capfd.readouterr().err)
+            other.cancel("a")
+            eventually(lambda: reports)
+        assert reports == [WorkReport(lost=1)]
 
 
 class Picky:
