@@ -164,14 +164,15 @@ def _jsonable(payload: Any, what: str) -> Any:
 
 
 def _too_deep(value: Any, limit: int = MAX_DEPTH) -> bool:
-    level: list[Any] = [value]
-    for _ in range(limit + 1):
-        level = [
-            child
-            for item in level
-            if isinstance(item, dict | list | tuple)
-            for child in (item.values() if isinstance(item, dict) else item)
-        ]
+    # Each container once a level: one that holds itself many times over would fill the memory before the limit.
+    level = {id(value): value} if isinstance(value, dict | list | tuple) else {}
+    for _ in range(limit):
         if not level:
             return False
-    return True
+        level = {
+            id(child): child
+            for item in level.values()
+            for child in (item.values() if isinstance(item, dict) else item)
+            if isinstance(child, dict | list | tuple)
+        }
+    return any(len(item) for item in level.values())

@@ -6,28 +6,34 @@ with dfq.open_queue("tiles") as q:
 
 from __future__ import annotations
 
+import logging
 import shutil
 import threading
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
-from dfq.errors import ConfigError, InvalidTask, LeaseLost, PayloadTooLarge, QueueError, QueueUnavailable
+from dfq.checks import MAX_DELAY
+from dfq.errors import ConfigError, LeaseLost, QueueError, QueueUnavailable
 from dfq.queue import QueueManager, Task
+from dfq.work.child import named
 from dfq.work.crew import Crew, CrewGone
+from dfq.work.drain import Drain
 from dfq.work.log import Log
 from dfq.work.signals import stop_signals
 from dfq.work.slot import Kind, Limits, Outcome, Slot, refused
+from dfq.work.streams import fill_standard_descriptors
 
 if TYPE_CHECKING:
     from dfq.config import Backoff
 
+log = logging.getLogger(__name__)
+
 IDLE_WAIT = 60.0  # seconds that a poll waits; the queue wakes it when there is something to do
 DRAIN_LOOK = 1.0  # seconds between looks for new tasks while those of a draining worker still run
-RETRY_MARGIN = 0.25  # seconds after which a task that is due again can surely be claimed
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 30.0  # between attempts to reach a queue that is not there
 SETTLED_IN = 5.0  # seconds after which a new template counts as one that works
 
@@ -60,8 +66,10 @@ class WorkReport:
 
     done: int = 0
     failed: int = 0  # attempts that failed
+    dead: int = 0  # tasks that became dead letters by that
     released: int = 0  # given back without counting
     lost: int = 0  # no longer ours when they ended
+    stuck: int = 0  # tasks that a drain did not wait for any longer, since they were given back again and again
 
 
 class Worker:
@@ -93,14 +101,21 @@ class Worker:
         self._slots: list[Slot] = []
         self._idle: list[int] = []
         self._report = WorkReport()
-        self._retry_at = 0.0  # when the last task that failed here is due again, for drain
+        self._drain = Drain(backoff.cap) if self._options.drain else None
         self._crash: BaseException | None = None
+
+    @property
+    def stopped(self) -> bool:
+        """True once stop() was called: the worker did not end by itself."""
+        return self._stopping.is_set()
 
     def run(self) -> WorkReport:
         """Work until stopped, or as the options say; return what was done.
 
-        In the main thread SIGTERM and SIGINT call stop(). Raises ConfigError before anything is claimed.
+        In the main thread SIGTERM and SIGINT call stop(), and so does SIGHUP if nothing else was said about it.
+        Raises ConfigError before anything is claimed.
         """
+        fill_standard_descriptors()
         with ExitStack() as stack:
             stack.enter_context(stop_signals(self.stop))
             self._crew, self._crew_since = self._new_crew(), time.monotonic()
@@ -121,6 +136,8 @@ class Worker:
                 self._close_slots()
         if self._crash is not None:
             raise self._crash
+        if self._drain is not None:
+            self._report.stuck = len(self._drain.stuck)
         return self._report
 
     def stop(self) -> None:
@@ -129,8 +146,8 @@ class Worker:
             self._log.event("stopping now: running tasks are given back")
             self._abort()
             return
-        self._log.event("stopping: running tasks may finish; once more to give them back")
         self._stopping.set()
+        self._log.event("stopping: running tasks may finish; once more to give them back")
         self._queue.interrupt()
         with self._changed:
             self._changed.notify_all()
@@ -151,17 +168,23 @@ class Worker:
                 pause = min(2 * pause, LONGEST_PAUSE)
                 continue
             pause = FIRST_PAUSE
-            # It may have died while we waited for work.
-            if self._stopping.is_set() or not self._crew_works():
-                for task in tasks:
-                    self._settle(0, task, Outcome("released", brief="worker stopped", delay=0), 0.0)
+            if self._stopping.is_set():
+                self._give_back(tasks, "worker stopped")
                 return
+            if not self._crew.alive:
+                # It died while we waited for work. Until there is another, these are for whoever can run them.
+                self._give_back(tasks, "no template process")
+                continue
             for task in tasks:
                 with self._changed:
                     number = self._idle.pop()
                 self._inboxes[number].put(task)
             if self._options.once or (self._options.drain and not tasks and self._drained()):
                 return
+
+    def _give_back(self, tasks: list[Task], why: str) -> None:
+        for task in tasks:
+            self._settle(0, task, Outcome("released", brief=why, delay=0), 0.0)
 
     def _free_slots(self) -> int:
         """Wait for a slot; return how many are free, 0 to stop."""
@@ -173,9 +196,10 @@ class Worker:
 
     def _drained(self) -> bool:
         """True if nothing that was claimed here runs or waits for its next attempt; else wait a little for that."""
+        assert self._drain is not None
         with self._changed:
             running = len(self._idle) < self._options.workers
-            until_retry = self._retry_at - time.monotonic()
+            until_retry = self._drain.seconds_left()
             if not running and until_retry <= 0:
                 return True
             if not self._stopping.is_set():
@@ -228,7 +252,7 @@ class Worker:
         try:
             while (task := self._inboxes[number].get()) is not None:
                 started = time.monotonic()
-                outcome = slot.run(task)
+                outcome = self._run(slot, task)
                 self._settle(number + 1, task, outcome, time.monotonic() - started)
                 del task  # nobody may hold a task longer than its lease
                 with self._changed:
@@ -243,6 +267,14 @@ class Worker:
         finally:
             slot.retire()
 
+    def _run(self, slot: Slot, task: Task) -> Outcome:
+        try:
+            return slot.run(task)
+        except Exception as e:  # a defect, or an answer that makes no sense: no single task may end the worker
+            log.exception("task %r could not be run", task.id)
+            slot.discard()
+            return Outcome("failed", error=f"the worker could not run it: {named(e)}", brief="could not be run")
+
     def _abort(self) -> None:
         self._stopping.set()
         self._aborted.set()
@@ -256,22 +288,28 @@ class Worker:
 
     def _settle(self, slot: int, task: Task, outcome: Outcome, seconds: float) -> None:
         """Tell the queue how a task ended, as long as it takes or the task is ours."""
-        pause = FIRST_PAUSE
+        pause, fallback = FIRST_PAUSE, False
         while outcome.kind != "lost":
             try:
                 self._tell(task, outcome)
                 break
             except LeaseLost:
                 outcome = Outcome("lost", brief=f"lease lost, was {outcome.kind}")
-            except (PayloadTooLarge, InvalidTask) as e:
-                if outcome.kind != "done":
-                    raise
-                outcome = refused(outcome, str(e))
             except (QueueUnavailable, OSError) as e:
                 self._log.event(f"cannot settle a task, next attempt in {pause:g} s: {e}")
                 if self._aborted.wait(pause) or task.lost:
                     outcome = Outcome("lost", brief=f"the queue cannot be reached, was {outcome.kind}")
                 pause = min(2 * pause, LONGEST_PAUSE)
+            except QueueError as e:  # it does not take the result, or what goes with a failure
+                if fallback:
+                    outcome = Outcome("lost", brief=f"cannot be settled: {e}")  # its lease ends with the task object
+                elif outcome.kind == "done":
+                    outcome = refused(outcome, str(e))
+                else:
+                    fallback, outcome = True, replace(outcome, error=f"{outcome.brief} ({e})", delay=None)
+        if outcome.kind in ("done", "lost") and self._drain is not None:
+            with self._changed:
+                self._drain.ended(task.id)
         self._count(outcome.kind)
         self._log.task(slot, task.id, outcome.kind, seconds, task.attempt, outcome.brief)
 
@@ -279,12 +317,22 @@ class Worker:
         if outcome.kind == "done":
             self._queue.ack(task, outcome.result)
             return
-        delay = self._backoff.delay(task.attempt) if outcome.delay is None else outcome.delay
-        counts = outcome.kind == "failed"
+        drain, counts = self._drain, outcome.kind == "failed"
+        delay = min(self._backoff.delay(task.attempt) if outcome.delay is None else outcome.delay, MAX_DELAY)
+        if drain is not None and not counts:
+            delay = drain.delay(task.id, delay)
         self._queue.nack(task, outcome.error or None, delay, count=counts)
-        if counts and self._options.drain and not self._is_dead(task.id):
-            with self._changed:
-                self._retry_at = max(self._retry_at, time.monotonic() + delay + RETRY_MARGIN)
+        dead = counts and self._is_dead(task.id)
+        with self._changed:
+            self._report.dead += dead
+            if drain is None:
+                return
+            if dead:
+                drain.ended(task.id)
+            elif counts:
+                drain.failed(task.id, delay)
+            else:
+                drain.gave_back(task.id, delay)
 
     def _is_dead(self, task_id: str) -> bool:
         try:

@@ -106,6 +106,14 @@ def test_a_result_that_could_not_be_read_again_is_refused() -> None:
         result = [result]
 
 
+def test_a_value_that_holds_itself_is_refused_at_once() -> None:
+    loop: list[Any] = []
+    loop += [loop, loop, {"again": loop}]
+    for refuse in (lambda: codec.encode_result(loop, LIMIT), lambda: codec.encode_payload({"a": loop}, LIMIT)):
+        with pytest.raises(InvalidTask, match="nested deeper"):
+            refuse()
+
+
 @pytest.mark.parametrize("value", [{"a": float("nan")}, {"a": float("inf")}, {"a": {1, 2}}, {"a": "\ud800"}], ids=repr)
 def test_what_json_does_not_know_is_refused(value: Any) -> None:
     with pytest.raises(InvalidTask):

@@ -1,7 +1,8 @@
 """The child: runs one task after the other for its slot, and answers for each of them.
 
 An answer is a frame with `outcome`: done (payload, encoding), failed (error, brief), released (error, brief, delay).
-`brief` is for logs and holds nothing of the payload. `leftovers` says that the task left processes behind.
+`brief` is for logs: one line, and of the payload no more than an exception quotes. `leftovers` says that the task left
+processes behind.
 """
 
 from __future__ import annotations
@@ -12,21 +13,22 @@ import math
 import os
 import signal
 import socket
-import sys
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from dfq import codec
-from dfq.errors import QueueError, RetryLater
-from dfq.work.guard import dies_with, mark_environment
+from dfq.checks import MAX_DELAY
+from dfq.errors import RetryLater
+from dfq.work import streams
 from dfq.work.link import LinkClosed, recv_frame, send_frame
 
 if TYPE_CHECKING:
     import asyncio
 
 MAX_ERROR = 2000  # characters of a traceback that are kept: its end says most
+MAX_BRIEF = 200  # characters of it in a log
 MAX_RESULT = 64 * 1024 * 1024  # what no queue takes; the queue's own limit is looked at when the task is acked
 
 Answer = dict[str, Any]
@@ -45,15 +47,13 @@ class CurrentTask:
     created_at: str
 
 
-def serve(sock: socket.socket, template: int, mark: str, run: Runner) -> NoReturn:
+def serve(sock: socket.socket, run: Runner) -> NoReturn:
     """Be a child: take tasks from the socket until it ends. Never returns."""
-    code = 70  # EX_SOFTWARE: a defect of ours; the traceback is on stderr
+    code = os.EX_SOFTWARE  # a defect of ours; the traceback is on stderr
     try:
-        dies_with(template)()
         os.setsid()
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD):
             signal.signal(number, signal.SIG_DFL)
-        mark_environment(mark)
         with contextlib.suppress(LinkClosed):  # the supervisor is gone: so are we
             send_frame(sock, {"pid": os.getpid()})
             _serve(sock, run)
@@ -61,8 +61,10 @@ def serve(sock: socket.socket, template: int, mark: str, run: Runner) -> NoRetur
     except BaseException:  # noqa: BLE001 - the process ends here, whatever it was
         traceback.print_exc()
     finally:
-        _flush()
-        os._exit(code)
+        try:
+            streams.flush()
+        finally:
+            os._exit(code)
 
 
 def _serve(sock: socket.socket, run: Runner) -> None:
@@ -72,6 +74,7 @@ def _serve(sock: socket.socket, run: Runner) -> None:
         try:
             payload = codec.decode_payload(frame["payload"], frame["encoding"], "the task")
             task = CurrentTask(frame["id"], payload, frame["attempt"], frame["token"], frame["created_at"])
+            streams.look_for_readers()
             answer = run(task, fds[0] if fds else None)
         finally:
             # Held open until here, so that nobody takes over while the task runs; and not a moment longer.
@@ -80,8 +83,18 @@ def _serve(sock: socket.socket, run: Runner) -> None:
                     os.close(fd)
         if os.getpid() != me:
             os._exit(0)  # a handler forked and let the copy return: only the original may answer
-        _flush()
+        streams.flush()
+        streams.end_line()
+        _reply(sock, answer)
+
+
+def _reply(sock: socket.socket, answer: Answer) -> None:
+    try:
         send_frame(sock, answer)
+    except LinkClosed:
+        raise
+    except BaseException as e:  # noqa: BLE001 - a result may change, or raise, while it is being written as JSON
+        send_frame(sock, unusable(e))
 
 
 class PythonRunner:
@@ -97,14 +110,13 @@ class PythonRunner:
             if inspect.isawaitable(result):
                 result = self._await(result)
         except RetryLater as e:
-            reason = str(e)[:MAX_ERROR] or "the handler asked for it"
-            return {"outcome": "released", "error": reason, "brief": "retry later", "delay": _seconds(e.delay)}
+            return _given_back(e)
         except BaseException as e:  # noqa: BLE001 - whatever user code raises, sys.exit() too, is an answer
-            return failed(_tail(e), type(e).__name__)
+            return failed(_tail(e), named(e))
         try:
             value, encoding = codec.encode_result(result, MAX_RESULT)
-        except QueueError as e:
-            return failed(f"what the handler returned cannot be kept as a result: {e}", "unusable result")
+        except BaseException as e:  # noqa: BLE001 - a result may run code of its own while it is looked at
+            return unusable(e)
         return {"outcome": "done", "payload": value, "encoding": encoding}
 
     def _await(self, awaitable: Any) -> Any:
@@ -123,19 +135,46 @@ def failed(error: str, brief: str) -> Answer:
     return {"outcome": "failed", "error": error, "brief": brief}
 
 
+def unusable(error: BaseException) -> Answer:
+    """Return the answer for a result that cannot be kept."""
+    reason = f"what the handler returned cannot be kept as a result: {named(error, MAX_ERROR // 2)}"
+    return failed(reason, f"unusable result: {named(error)}")
+
+
+def named(error: BaseException, limit: int = MAX_BRIEF) -> str:
+    """Return the kind and the words of an exception on one line, whatever its own code does."""
+    kind = type(error).__name__
+    text = _said(error)[: 4 * limit]
+    line = " ".join(f"{kind}: {text}".split()) if text else kind
+    return line if len(line) <= limit else line[: limit - 1] + "…"
+
+
+def _given_back(error: RetryLater) -> Answer:
+    reason = _said(error)[:MAX_ERROR] or "the handler asked for it"
+    try:
+        delay = _seconds(getattr(error, "delay", None))  # a subclass may not have called __init__
+    except BaseException:  # noqa: BLE001 - a property that raises: it still wants to be given back
+        delay = None
+    return {"outcome": "released", "error": reason, "brief": named(error), "delay": delay}
+
+
+def _said(error: BaseException) -> str:
+    try:
+        return str(error)
+    except BaseException as e:  # noqa: BLE001 - a __str__ of the user's own
+        return f"<its text cannot be had: {type(e).__name__}>"
+
+
 def _tail(error: BaseException) -> str:
-    text = "".join(traceback.format_exception(error)).strip()
+    try:
+        text = "".join(traceback.format_exception(error)).strip()
+    except BaseException:  # noqa: BLE001 - an exception with a trace that cannot be shown
+        text = named(error)
     return text if len(text) <= MAX_ERROR else "…" + text[-(MAX_ERROR - 1) :]
 
 
 def _seconds(delay: Any) -> float | None:
     """Return a delay that a handler gave, None if it is no time that one can wait."""
-    if isinstance(delay, int | float) and math.isfinite(delay) and delay >= 0:
-        return float(delay)
-    return None
-
-
-def _flush() -> None:
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError):  # closed, or nobody reads it any more
-            stream.flush()
+    if isinstance(delay, bool) or not isinstance(delay, int | float) or math.isnan(delay) or delay < 0:
+        return None
+    return float(min(delay, MAX_DELAY))

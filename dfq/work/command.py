@@ -8,15 +8,15 @@ import os
 import selectors
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from typing import IO, Any
 
 from dfq import codec, names
 from dfq.errors import InvalidTask
+from dfq.work import streams
 from dfq.work.child import MAX_ERROR, Answer, CurrentTask, failed
-from dfq.work.guard import dies_with, how_it_ended
+from dfq.work.guard import adopt_orphans, dies_with, how_it_ended
 
 EX_TEMPFAIL = 75
 GRACE = 0.25  # seconds after its exit in which what a command left running may end by itself
@@ -36,8 +36,7 @@ class CommandRunner:
             stdin = _stdin(task.payload)
         except InvalidTask as e:
             return failed(str(e), "unusable payload")
-        # All that the command starts inherits the writing end: the pipe ends when the last of them does.
-        leash, held = os.pipe()
+        adopt_orphans()  # all that the command starts is then ours to find, whatever it does to hide
         try:
             process = subprocess.Popen(
                 self._command,
@@ -45,17 +44,14 @@ class CommandRunner:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 env={**os.environ, **_environment(task)},
-                pass_fds=[held] if lease_fd is None else [held, lease_fd],
+                pass_fds=[] if lease_fd is None else [lease_fd],
                 preexec_fn=dies_with(os.getpid()),
             )
         except (OSError, subprocess.SubprocessError) as e:
-            os.close(leash)
             # The task was not even tried: it is this machine that cannot run it.
             reason = f"cannot run {self._command[0]!r}: {e}"
             return {"outcome": "released", "error": reason, "brief": "command cannot be run", "delay": None}
-        finally:
-            os.close(held)
-        with process, _Exchange(process, stdin, leash, self._max_output) as exchange:
+        with process, _Exchange(process, stdin, self._max_output) as exchange:
             exchange.run()
             return _answer(process.returncode, exchange)
 
@@ -63,10 +59,9 @@ class CommandRunner:
 class _Exchange:
     """Feeds a running command and collects what it says, until it ends."""
 
-    def __init__(self, process: subprocess.Popen[bytes], stdin: bytes, leash: int, max_output: int) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], stdin: bytes, max_output: int) -> None:
         self._process = process
         self._stdin = memoryview(stdin)
-        self._leash = os.fdopen(leash, "rb", buffering=0)
         self._max_output = max_output
         self.stdout = bytearray()
         self.stdout_bytes = 0
@@ -87,7 +82,6 @@ class _Exchange:
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         self._selector.close()
-        self._leash.close()
         os.close(self._ended)
         os.close(self._wakeup)
 
@@ -101,17 +95,18 @@ class _Exchange:
         watch(process.stdin, selectors.EVENT_WRITE)
         watch(process.stdout, selectors.EVENT_READ, self._take_stdout)
         watch(process.stderr, selectors.EVENT_READ, self._take_stderr)
-        watch(self._leash, selectors.EVENT_READ, lambda _: None)
         watch(self._ended, selectors.EVENT_READ)
         until: float | None = None
         while True:
             if until is None and process.poll() is not None:
                 until = time.monotonic() + GRACE
                 self._close(process.stdin)
-            open_ends = len(self._selector.get_map()) - 1
-            if until is not None and (not open_ends or time.monotonic() >= until):
-                self.leftovers = open_ends > 0
-                return
+            left = self._others_run()
+            if until is not None:
+                left = left or len(self._selector.get_map()) > 1
+                if not left or time.monotonic() >= until:
+                    self.leftovers = left
+                    return
             for key, _ in self._selector.select(None if until is None else until - time.monotonic()):
                 if key.fileobj == self._ended:
                     with contextlib.suppress(BlockingIOError):
@@ -120,6 +115,17 @@ class _Exchange:
                     self._feed(process.stdin)
                 else:
                     self._take(key.fileobj, key.data)
+
+    def _others_run(self) -> bool:
+        """Reap what the command has orphaned; tell whether it or anything that it started still runs."""
+        while True:
+            try:
+                ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            except ChildProcessError:
+                return False
+            if ended is None or ended.si_pid == self._process.pid:  # the command itself is reaped by poll()
+                return True
+            os.waitpid(ended.si_pid, 0)
 
     def _feed(self, pipe: IO[bytes]) -> None:
         try:
@@ -145,8 +151,7 @@ class _Exchange:
     def _take_stderr(self, data: bytes) -> None:
         self.stderr += data
         del self.stderr[:-_KEPT_STDERR]
-        with contextlib.suppress(OSError):  # shown as well as kept; nobody may be there to see it
-            os.write(sys.stderr.fileno(), data)
+        streams.show(data)  # as well as kept
 
     def _close(self, pipe: IO[bytes]) -> None:
         if not pipe.closed:

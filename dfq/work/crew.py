@@ -15,8 +15,8 @@ from typing import Any
 
 import dfq
 from dfq.errors import ConfigError
-from dfq.work.guard import kill_group, kill_marked
-from dfq.work.link import LinkClosed, readable, recv_frame, send_frame
+from dfq.work.guard import MARK, kill_all, kill_group, kill_marked, new_mark
+from dfq.work.link import LinkClosed, pair, readable, recv_frame, send_frame
 
 HELLO = 30.0  # seconds in which a new child must have reported
 EXIT = 5.0  # seconds to wait for the report of a kill; SIGKILL holds even if the report is late
@@ -33,7 +33,7 @@ class Child:
     def __init__(self, crew: Crew, number: int, sock: socket.socket) -> None:
         self.number = number
         self.sock = sock
-        self.mark = f"{os.getpid()}-{number}-{os.urandom(6).hex()}"
+        self.mark = new_mark()
         self.pid: int | None = None
         self.ended = threading.Event()
         self.code: int | None = None  # once it ended: its exit code; None if the template went down with it
@@ -48,7 +48,8 @@ class Child:
     def kill(self) -> None:
         """Kill it and all that it started; return once that was done, or SIGKILL is on its way."""
         self.strike()
-        self.ended.wait(EXIT)
+        if not self.ended.wait(EXIT):
+            kill_marked(self.mark)  # the template, whose work this is, does not react
 
     def retire(self) -> None:
         """Let it end when it has nothing to do any more. It must not be used after this."""
@@ -60,10 +61,12 @@ class Crew:
 
     def __init__(self, *, handler: str | None, command: Sequence[str] | None, max_output: int) -> None:
         self._handler = handler
+        self._mark = new_mark()  # on the template and what a handler's module starts when it is imported
         self._setup = {
             "handler": handler,
             "command": list(command) if command is not None else None,
             "max_output": max_output,
+            "mark": self._mark,
             "path": [entry for entry in sys.path if entry],
             "pythonpath": os.environ.get("PYTHONPATH"),
         }
@@ -74,7 +77,7 @@ class Crew:
 
     def start(self, cancelled: Callable[[], bool]) -> None:
         """Start the template; return when it has loaded the handler. Raises ConfigError, CrewGone."""
-        self._control, theirs = socket.socketpair()
+        self._control, theirs = pair()
         # So that it finds this very dfq, wherever it was imported from; the template takes it out again.
         home = str(Path(dfq.__file__).resolve().parent.parent)
         path = os.pathsep.join(filter(None, [home, os.environ.get("PYTHONPATH")]))
@@ -82,10 +85,10 @@ class Crew:
             with theirs:
                 self._process = subprocess.Popen(
                     # -P: a json.py or dfq.py in the working folder is the handler's business, not the template's.
-                    [sys.executable, "-P", "-m", "dfq.work.host", str(theirs.fileno())],
+                    [sys.executable, "-P", "-m", "dfq.work.host", str(theirs.fileno()), str(os.getpid())],
                     stdin=subprocess.DEVNULL,
                     stdout=2,  # stdout is for data; what handlers print is for people
-                    env={**os.environ, "PYTHONPATH": path},
+                    env={**os.environ, "PYTHONPATH": path, MARK: f"{os.environ.get(MARK, '')}{self._mark}."},
                     pass_fds=[theirs.fileno()],
                     start_new_session=True,  # Ctrl-C in a terminal is meant for the supervisor
                 )
@@ -127,7 +130,7 @@ class Crew:
 
     def new_child(self) -> Child:
         """Fork a child. Raises CrewGone."""
-        ours, theirs = socket.socketpair()
+        ours, theirs = pair()
         with theirs, self._lock:
             child = Child(self, next(self._numbers), ours)
             if not self.alive:
@@ -140,7 +143,11 @@ class Crew:
         ours.settimeout(HELLO)
         try:
             hello = recv_frame(ours)
-        except (LinkClosed, TimeoutError):
+        except LinkClosed:
+            hello = None
+        except TimeoutError:
+            # It neither forks nor says why not: somebody has stopped it, and nothing goes on until it is replaced.
+            self._kill_template()
             hello = None
         if hello is None:
             child.retire()
@@ -172,8 +179,14 @@ class Crew:
         try:
             self._process.wait(EXIT)
         except subprocess.TimeoutExpired:
-            self._process.kill()
+            self._kill_template()
             self._process.wait()
+        kill_marked(self._mark)  # what a template that was killed could not end itself
+
+    def _kill_template(self) -> None:
+        pid = self._process.pid
+        kill_all(lambda process: process.parent == pid)  # while it can still be seen whose they are
+        self._process.kill()
 
     def _listen(self) -> None:
         """Take the reports of the template until it is gone."""

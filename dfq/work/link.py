@@ -20,6 +20,23 @@ class LinkClosed(Exception):
     """The process at the other end is gone, or what it sent makes no sense."""
 
 
+def pair() -> tuple[socket.socket, socket.socket]:
+    """Return two sockets that talk to each other and wait as long as it takes."""
+    one, other = socket.socketpair()
+    # A program, or a handler when it is imported, may have called socket.setdefaulttimeout.
+    one.settimeout(None)
+    other.settimeout(None)
+    return one, other
+
+
+def socket_of(fd: int) -> socket.socket:
+    """Return the socket of a descriptor; it waits as long as it takes, and programs do not inherit it."""
+    sock = socket.socket(fileno=fd)
+    sock.settimeout(None)
+    sock.set_inheritable(False)
+    return sock
+
+
 def send_frame(sock: socket.socket, frame: dict[str, Any], fds: Sequence[int] = ()) -> None:
     """Send a frame; raise LinkClosed if nobody is there to take it, TimeoutError if it is not taken in time."""
     # ASCII on the wire: a payload from a foreign file may hold half a surrogate, which UTF-8 cannot carry.

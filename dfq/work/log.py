@@ -50,8 +50,8 @@ class Log:
         self._write(json.dumps(fields) + "\n")
 
     def _write(self, line: str) -> None:
-        # A worker whose terminal is gone goes on working.
-        with self._lock, contextlib.suppress(OSError, ValueError):
+        # A worker whose terminal is gone goes on working, and so does one whose program put something odd there.
+        with self._lock, contextlib.suppress(Exception):
             sys.stderr.write(line)
             sys.stderr.flush()
 

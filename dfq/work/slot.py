@@ -74,6 +74,12 @@ class Slot:
         if child := self._child:
             child.strike()
 
+    def discard(self) -> None:
+        """Kill the child, whatever it does, and let go of it."""
+        if self._child is not None:
+            self._child.kill()
+            self.retire()
+
     def retire(self) -> None:
         """Let go of the child."""
         if self._child is not None:
@@ -154,11 +160,13 @@ class Slot:
         if task.lost:
             return Outcome("lost", brief="lease lost")
         # A service manager that stops us signals every process at once: that is not the task's fault.
-        if child.code in (-signal.SIGTERM, -signal.SIGINT) and self._stopping.wait(SAME_STOP):
+        if child.code in _STOPS and self._stopping.wait(SAME_STOP):
             return _STOPPED
         if self._aborted.is_set():
             return _STOPPED
-        if child.code is None:
+        if not child.ended.is_set():
+            brief = "the worker process did not answer and was killed"
+        elif child.code is None:
             brief = "the worker's template process was killed"
         else:
             how = how_it_ended(child.code)
@@ -174,6 +182,7 @@ class Slot:
         return limits.max_rss is not None and _rss_mb(child) > limits.max_rss
 
 
+_STOPS = (-signal.SIGTERM, -signal.SIGINT, -signal.SIGHUP)
 _STOPPED = Outcome("released", error="the worker was stopped", brief="worker stopped", delay=0)
 
 

@@ -27,7 +27,7 @@ def test_an_exec_worker_gets_the_payload_and_its_stdout_is_the_result(dfq: Run) 
     )
     ran = dfq("work", "--once", "--exec", f"{PY} -c {shlex.quote(code)}", "--json")
     assert ran.status == 0, ran.err
-    assert ran.object == {"done": 1, "failed": 0, "released": 0, "lost": 0}
+    assert ran.object == {"done": 1, "failed": 0, "dead": 0, "released": 0, "lost": 0, "stuck": 0}
     result = dfq("show", "a/1", "--json").object["result"]
     assert (json.loads(result) if isinstance(result, str) else result) == [20, "a/1", "1", "1"]
 
@@ -115,6 +115,56 @@ def test_sigterm_lets_the_running_task_finish(dfq: Run, root: Path, tmp_path: Pa
     assert worker.wait(30) == 0
     status = dfq("status", "--json").object
     assert (status["completed"], status["pending"], status["leased"]) == (1, 1, 0)
+
+
+@pytest.mark.parametrize("closed", ["2>&-", "<&- >&- 2>&-"])
+def test_a_worker_without_stderr_works_and_can_be_stopped(dfq: Run, root: Path, tmp_path: Path, closed: str) -> None:
+    dfq("push", "x", "--id", "a")
+    worker = subprocess.Popen(
+        ["sh", "-c", f'exec "$@" {closed}', "sh", sys.executable, "-m", "dfq", "work", "--exec", "true"],
+        env=environment(root),
+        cwd=tmp_path,
+    )
+    try:
+        end = time.monotonic() + 20
+        while dfq("show", "a", "--json").object["state"] != "completed":
+            assert time.monotonic() < end
+        os.kill(worker.pid, signal.SIGTERM)
+        assert worker.wait(20) == 0
+    finally:
+        worker.kill()
+        worker.wait()
+
+
+def test_a_drain_tells_what_became_of_it(dfq: Run, tmp_path: Path) -> None:
+    quick = {"DFQ_BACKOFF": "0.01,1,0.01,0", "DFQ_MAX_ATTEMPTS": "2"}
+    empty = dfq("work", "--drain", "--exec", "true")
+    assert (empty.status, empty.out) == (3, "")
+
+    dfq("push", "x", "--id", "bad")
+    dfq("push", "x", "--id", "tomorrow", "--delay", "86400")
+    bad = dfq("work", "--drain", "--exec", "false", **quick)
+    assert bad.status == 1
+    assert "0 done, 2 attempts failed, 1 dead letter, 0 given back" in bad.err
+    assert "1 scheduled left" in bad.err
+
+    # Given back once, then done: that is waited for.
+    dfq("push", "x", "--id", "later")
+    once = f"sh -c 'test -e {tmp_path}/seen || {{ touch {tmp_path}/seen; exit 75; }}'"
+    later = dfq("work", "--drain", "--exec", once, **quick)
+    assert later.status == 0, later.err
+    assert "1 done, 0 attempts failed, 1 given back" in later.err
+
+    dfq("push", "x", "--id", "never")
+    never = dfq("work", "--drain", "--exec", "sh -c 'exit 75'", **quick)
+    assert never.status == 1
+    assert "1 task given back again and again" in never.err
+
+    dfq("push", "x", "--id", "waiting")
+    dfq("pause")
+    paused = dfq("work", "--drain", "--exec", "true")
+    assert paused.status == 3
+    assert "1 pending, 2 scheduled left; the queue is paused" in paused.err
 
 
 @pytest.mark.slow

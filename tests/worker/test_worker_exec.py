@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import time
 from pathlib import Path
@@ -101,13 +102,50 @@ def test_a_large_payload_and_a_large_output_do_not_block_each_other(lab: Lab) ->
     assert (report.done, len(task.result)) == (1, 250_000)
 
 
-@pytest.mark.parametrize("redirect", ["", ">/dev/null 2>&1"])
-def test_what_a_command_leaves_running_is_ended_with_the_task(lab: Lab, redirect: str) -> None:
+DAEMON = """
+import os
+if pid := os.fork():
+    print(pid)
+else:
+    os.setsid()
+    os.closerange(0, 1024)
+    os.execve("/bin/sleep", ["sleep", "300"], {})
+"""
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["sh", "-c", "sleep 300 & echo $!"],
+        ["sh", "-c", "sleep 300 >/dev/null 2>&1 & echo $!"],
+        [sys.executable, "-c", DAEMON],
+    ],
+    ids=["attached", "redirected", "daemon without descriptors and environment"],
+)
+def test_what_a_command_leaves_running_is_ended_with_the_task(lab: Lab, command: list[str]) -> None:
     begun = time.monotonic()
-    report, task = sh(lab, f"sleep 300 {redirect} & echo $!")
+    report, task = run(lab, *command)
     assert report.done == 1
-    assert time.monotonic() - begun < 10
+    assert time.monotonic() - begun < 60  # not as long as they would have run
     assert not alive(int(task.result))
+
+
+def test_what_ends_by_itself_in_time_costs_no_child(lab: Lab) -> None:
+    with lab.queue() as queue:
+        ids = queue.push_many(["x"] * 3)
+        command = ["sh", "-c", "(true &) ; true & echo $PPID"]
+        assert Worker(queue, command=command, options=WorkOptions(drain=True)).run().done == 3
+        assert len({queue.get(id).result for id in ids}) == 1
+
+
+def test_a_log_line_does_not_go_on_where_a_command_left_off(lab: Lab, capfd: pytest.CaptureFixture[str]) -> None:
+    with lab.queue() as queue:
+        queue.push("x", id="a")
+        options = WorkOptions(once=True, log_format="json")
+        Worker(queue, command=["sh", "-c", "printf 'half a line' >&2"], options=options).run()
+    half, line = capfd.readouterr().err.splitlines()
+    assert half == "half a line"
+    assert json.loads(line)["outcome"] == "done"
 
 
 def test_a_command_that_is_not_there_is_told_before_anything_is_claimed(lab: Lab, tmp_path: Path) -> None:

@@ -34,15 +34,36 @@ MUTANTS: list[tuple[str, str, str, str, Callable[[Lab], None]]] = [
     (
         "only the process group is killed",
         "work/guard.py",
-        "        found = list(_marked(mark.encode()))\n",
-        "        found: list[int] = []\n",
+        "    for _ in range(20):  # a process",
+        "    for _ in range(0):  # a process",
         checks.check_time_out,
     ),
     (
         "what a dead child left is not killed",
         "work/host.py",
-        "            kill_group(child.pid)\n            kill_marked(child.mark)\n",
+        "            self._kill_what_is_left_of(child)\n",
         "",
+        checks.check_killed_child,
+    ),
+    (
+        "what hides its mark is not killed",
+        "work/host.py",
+        "            return self._is_orphan(process) and not process.carries(self._mark, *others)\n",
+        "            return False\n",
+        checks.check_time_out,
+    ),
+    (
+        "the template does not adopt orphans",
+        "work/host.py",
+        "        adopt_orphans()\n",
+        "",
+        checks.check_killed_child,
+    ),
+    (
+        "a copy of a child carries no mark",
+        "work/guard.py",
+        "                os.pwrite(memory, now.encode(), start + at)\n",
+        "                pass\n",
         checks.check_killed_child,
     ),
     (
@@ -65,7 +86,7 @@ def test_a_defect_is_noticed(
     text = path.read_text()
     assert text.count(was) == 1, f"{defect}: the line to break has changed"
     path.write_text(text.replace(was, becomes))
-    with pytest.raises(AssertionError, match=r"process \d+ ends|taken over"):
+    with pytest.raises(AssertionError, match=r"process \d+ ends|taken over|beside the retry"):
         check(lab)
 
 

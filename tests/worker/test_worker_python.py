@@ -12,6 +12,7 @@ from worker_kit import Lab
 from dfq.config import Backoff
 from dfq.errors import ConfigError
 from dfq.queue import TaskInfo
+from dfq.work.drain import GIVE_BACKS
 from dfq.worker import Worker, WorkOptions, WorkReport
 
 QUICK = Backoff(first=0.01, factor=1, cap=0.01, jitter=0)
@@ -65,6 +66,10 @@ def test_async_handlers_share_one_loop(lab: Lab) -> None:
         ("unusable", ["cannot be kept as a result", "JSON"]),
         ("huge", ["300,000 bytes", "the limit is 262,144"]),
         ("segfault", ["killed by SIGSEGV"]),
+        ("locked", ["cannot be kept as a result", "TypeError", "lock"]),
+        ("endless", ["cannot be kept as a result", "nested deeper"]),
+        ("fickle", ["cannot be kept as a result", "no more looks"]),
+        ("mute", ["Traceback", "Mute"]),
     ],
 )
 def test_whatever_goes_wrong_costs_one_attempt_and_says_why(lab: Lab, handler: str, words: list[str]) -> None:
@@ -78,21 +83,34 @@ def test_whatever_goes_wrong_costs_one_attempt_and_says_why(lab: Lab, handler: s
 
 def test_a_child_goes_on_after_an_exception(lab: Lab) -> None:
     report, _ = run(lab, "async_raise", drain=True)
-    assert report == WorkReport(failed=3)
+    assert report == WorkReport(failed=3, dead=1)
 
 
 def test_a_task_that_kills_its_worker_each_time_ends_as_a_dead_letter(lab: Lab) -> None:
     report, task = run(lab, "kill_self", drain=True)
-    assert report == WorkReport(failed=3)
+    assert report == WorkReport(failed=3, dead=1)
     assert task.state == "failed"
     assert [e["error"] for e in task.errors] == ["killed by SIGKILL"] * 3
 
 
-@pytest.mark.parametrize("delay", [0.2, "nonsense"])
+@pytest.mark.parametrize("delay", [0.2, "nonsense", 1e10, "inf", "nan", True, -1])
 def test_retry_later_gives_back_without_counting(lab: Lab, delay: Any) -> None:
     report, task = run(lab, "later", {"delay": delay})
     assert report == WorkReport(released=1)
     assert task.attempt == 0
+
+
+def test_a_retry_later_that_is_made_carelessly_still_means_what_it_says(lab: Lab) -> None:
+    report, task = run(lab, "later_hastily")
+    assert report == WorkReport(released=1)
+    assert task.attempt == 0
+
+
+def test_a_handler_that_leaves_something_odd_as_stdout_harms_nobody(lab: Lab) -> None:
+    with lab.queue() as queue:
+        queue.push_many([{"dir": str(lab.notes), "role": role} for role in ("sibling", "none", "object")])
+        options = WorkOptions(workers=2, max_tasks=1, drain=True)
+        assert Worker(queue, handler="worker_handlers:siblings", options=options).run() == WorkReport(done=3)
 
 
 def test_retry_later_waits_as_long_as_it_says_or_the_backoff(lab: Lab) -> None:
@@ -112,6 +130,23 @@ def test_what_a_handler_prints_goes_to_stderr(lab: Lab, capfd: pytest.CaptureFix
     assert out == ""
     assert "to stdout" in err
     assert "to stderr" in err
+
+
+@pytest.mark.parametrize("log_format", ["text", "json"])
+def test_a_failure_is_logged_with_what_was_said_on_one_line(
+    lab: Lab, capfd: pytest.CaptureFixture[str], log_format: str
+) -> None:
+    run(lab, "complain", once=True, log_format=log_format)
+    [line] = [line for line in capfd.readouterr().err.splitlines() if "attempt" in line]
+    assert "ValueError: tile 7 is very very" in line
+    assert len(line) < 400
+
+
+def test_a_log_line_does_not_go_on_where_a_task_left_off(lab: Lab, capfd: pytest.CaptureFixture[str]) -> None:
+    run(lab, "half_a_line", once=True, log_format="json")
+    half, line = capfd.readouterr().err.splitlines()
+    assert half == "half a line"
+    assert json.loads(line)["outcome"] == "done"
 
 
 def test_json_logs_are_one_object_a_line(lab: Lab, capfd: pytest.CaptureFixture[str]) -> None:
@@ -152,20 +187,31 @@ def test_once_takes_one_task_and_does_not_wait_for_it(lab: Lab) -> None:
         worker = Worker(queue, handler="worker_handlers:pid", options=WorkOptions(once=True, workers=3))
         begun = time.monotonic()
         assert worker.run() == WorkReport()
-        assert time.monotonic() - begun < 5
+        assert time.monotonic() - begun < 30  # far less than a poll waits
         queue.push_many(["x", "y"])
         assert worker.run() == WorkReport(done=1)
         assert queue.counts().pending == 1
 
 
-def test_drain_ends_with_the_queue_and_waits_for_retries_but_not_for_give_backs(lab: Lab) -> None:
+def test_drain_ends_with_the_queue_and_waits_for_retries_but_not_for_appointments(lab: Lab) -> None:
     half_a_second = Backoff(first=0.5, factor=1, cap=0.5, jitter=0)
     report, task = run(lab, "raise_long", backoff=half_a_second, drain=True, workers=2)
     assert (report.failed, task.state) == (3, "failed")
     with lab.queue() as queue:
-        queue.push({"delay": 300}, id="b")
+        queue.push({"delay": 3600}, id="b")
         worker = Worker(queue, handler="worker_handlers:later", options=WorkOptions(drain=True))
         assert worker.run() == WorkReport(released=1)
+
+
+def test_drain_waits_for_what_it_gave_back_but_not_for_ever(lab: Lab) -> None:
+    with lab.queue() as queue:
+        queue.push({"delay": 0}, id="stuck", priority=9)
+        queue.push({"delay": 0.5, "times": 2, "dir": str(lab.notes)}, id="slow")
+        handler, options = "worker_handlers:later_some_times", WorkOptions(drain=True)
+        report = Worker(queue, handler=handler, options=options, backoff=Backoff(cap=1)).run()
+        assert report == WorkReport(done=1, released=GIVE_BACKS + 2, stuck=1)
+        assert queue.get("slow").state == "completed"
+        assert (queue.get("stuck").state, queue.get("stuck").attempt) == ("scheduled", 0)
 
 
 def test_a_child_is_replaced_after_max_tasks(lab: Lab) -> None:

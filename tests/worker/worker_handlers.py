@@ -8,15 +8,20 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 import dfq
 from dfq import RetryLater
 
 not_a_function = 42
 loops: list[int] = []
+KIN = ("child", "near", "far", "wild", "bare")
 
 
 def echo(task: Any) -> dict[str, Any]:
@@ -69,11 +74,103 @@ def huge(task: Any) -> str:
 
 
 def later(task: Any) -> None:
-    raise RetryLater("the site is down", delay=task.payload["delay"])
+    delay = task.payload["delay"]
+    raise RetryLater("the site is down", delay=float(delay) if delay in ("nan", "inf") else delay)
+
+
+def later_some_times(task: Any) -> str:
+    """Ask for another time, always or `times` times."""
+    if "times" in task.payload:
+        seen = Path(task.payload["dir"], "seen")
+        count = len(seen.read_text()) if seen.exists() else 0
+        if count == task.payload["times"]:
+            return "at last"
+        seen.write_text("x" * (count + 1))
+    raise RetryLater(delay=task.payload["delay"])
 
 
 def later_by_backoff(task: Any) -> None:
     raise RetryLater
+
+
+class Hasty(RetryLater):
+    def __init__(self) -> None:
+        """Say nothing to RetryLater."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
+
+
+def later_hastily(task: Any) -> None:
+    raise Hasty
+
+
+class Mute(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
+
+
+def mute(task: Any) -> None:
+    raise Mute
+
+
+@dataclass
+class Locked:
+    lock: Any
+
+
+def locked(task: Any) -> Locked:
+    return Locked(threading.Lock())
+
+
+def endless(task: Any) -> list[Any]:
+    loop: list[Any] = []
+    loop += [loop, loop]
+    return loop
+
+
+class Fickle(dict[str, Any]):
+    """Can be looked at three times: then it raises."""
+
+    looks = 0
+
+    def items(self) -> Any:
+        self.looks += 1
+        if self.looks > 1:
+            raise KeyError("no more looks")
+        return super().items()
+
+
+def fickle(task: Any) -> Fickle:
+    return Fickle(a=1)
+
+
+def half_a_line(task: Any) -> None:
+    print("half a line", end="")
+
+
+def complain(task: Any) -> None:
+    raise ValueError("tile 7\nis " + "very " * 100 + "odd")
+
+
+def print_and_have_printed(task: Any) -> None:
+    print("by us")
+    subprocess.run(["echo", "by another"], check=True)
+    print("by us " * 100_000)
+    sys.stderr.write("and here\n")
+
+
+def siblings(task: Any) -> str:
+    """Leave something odd as sys.stdout and end; or be the sibling that sees it end."""
+    folder, role = task.payload["dir"], task.payload["role"]
+    if role != "sibling":
+        note(folder, role, os.getpid())
+        sys.stdout = sys.stderr = None if role == "none" else object()  # type: ignore[assignment]
+        return role
+    for name in ("none", "object"):
+        while not (path := Path(folder, name)).exists() or psutil.pid_exists(int(path.read_text())):
+            time.sleep(0.02)
+    return role
 
 
 def segfault(task: Any) -> None:
@@ -107,12 +204,40 @@ def note(folder: str, name: str, number: int) -> None:
     path.rename(Path(folder, name))
 
 
+def alive(pid: int) -> bool:
+    try:
+        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
+
+
+def daemonise(folder: str, name: str) -> None:
+    """Leave a copy of this process in a session of its own, with nothing open."""
+    if pid := os.fork():
+        os.waitpid(pid, 0)
+        return
+    os.setsid()
+    if os.fork():
+        os._exit(0)
+    note(folder, name, os.getpid())
+    os.closerange(0, 1024)
+    time.sleep(300)
+    os._exit(0)
+
+
 def family(task: Any) -> str:
-    """Start a process in this group and one in a session of its own; the first attempt then hangs."""
+    """Start processes that hide in four ways; the first attempt then hangs."""
     if task.attempt > 1 or Path(task.payload["dir"], "child").exists():
+        kin = [path for path in Path(task.payload["dir"]).iterdir() if path.name in KIN]
+        beside = sorted(path.name for path in kin if alive(int(path.read_text())))
+        Path(task.payload["dir"], "beside").write_text(" ".join(beside))
         return "again"
     near = subprocess.Popen(["sleep", "300"])
     far = subprocess.Popen(["sleep", "300"], start_new_session=True)
+    daemonise(task.payload["dir"], "wild")
+    hidden = ["/bin/sh", "-c", "sleep 300 </dev/null >/dev/null 2>&1 & echo $!"]
+    bare = subprocess.run(hidden, env={}, start_new_session=True, stdout=subprocess.PIPE, check=True)
+    note(task.payload["dir"], "bare", int(bare.stdout))
     note(task.payload["dir"], "near", near.pid)
     note(task.payload["dir"], "far", far.pid)
     Path(task.payload["dir"], "source").write_text(dfq.__file__)

@@ -7,9 +7,10 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,12 +19,13 @@ import psutil
 
 import dfq
 from dfq.queue import QueueManager
+from dfq.worker import Worker, WorkReport
 
 HERE = Path(__file__).parent
 SOURCE = HERE.parent.parent
 
 
-def eventually(condition: Callable[[], Any], seconds: float = 10.0, what: str = "") -> Any:
+def eventually(condition: Callable[[], Any], seconds: float = 30.0, what: str = "") -> Any:
     """Return what a condition gives as soon as it is true; fail if it does not become so."""
     end = time.monotonic() + seconds
     while not (value := condition()):
@@ -69,12 +71,13 @@ class Lab:
         handler: str | None = None,
         command: list[str] | None = None,
         settings: dict[str, Any] | None = None,
+        stderr: int | None = None,
         **options: Any,
     ) -> subprocess.Popen[str]:
         """Start a worker process."""
         spec = {
             "root": str(self.root),
-            "handler": f"worker_handlers:{handler}" if handler else None,
+            "handler": f"worker_handlers:{handler}" if handler and ":" not in handler else handler,
             "command": command,
             "settings": settings or {},
             "options": options,
@@ -82,19 +85,18 @@ class Lab:
         process = subprocess.Popen(
             [sys.executable, str(HERE / "worker_main.py"), json.dumps(spec)],
             stdout=subprocess.PIPE,
-            stderr=(self.root / f"stderr-{len(self.started)}").open("w"),
+            stderr=stderr or (self.root / f"stderr-{len(self.started)}").open("w"),
             text=True,
-            env={**os.environ, "PYTHONPATH": str(self.source)},
+            env={**os.environ, "PYTHONPATH": f"{self.source}{os.pathsep}{self.root}"},  # root: modules of a test's own
         )
         self.started.append(process)
         return process
 
-    def report(self, process: subprocess.Popen[str], seconds: float = 20.0) -> dict[str, int]:
-        """Return the report of a worker that comes to its end."""
+    def report(self, process: subprocess.Popen[str], seconds: float = 60.0) -> dict[str, int]:
+        """Return the report of a worker that comes to its end, without the zeros."""
         out, _ = process.communicate(timeout=seconds)
         assert process.returncode == 0, self.stderr(process)
-        report: dict[str, int] = json.loads(out)
-        return report
+        return {name: count for name, count in json.loads(out).items() if count}
 
     def stderr(self, process: subprocess.Popen[str]) -> str:
         return (self.root / f"stderr-{self.started.index(process)}").read_text()
@@ -130,7 +132,33 @@ def kill_if_there(pid: int) -> None:
 
 def template_of(supervisor: subprocess.Popen[str]) -> int:
     """Return the process id of a worker's template."""
-    children = psutil.Process(supervisor.pid).children()
-    [template] = [child.pid for child in children if "dfq.work.host" in child.cmdline()]
-    assert isinstance(template, int)
+    [template] = templates(supervisor.pid)
     return template
+
+
+def templates(supervisor: int) -> list[int]:
+    """Return the process ids of the templates that a process has: one, but for a moment."""
+    found = []
+    for child in psutil.Process(supervisor).children():
+        with suppress(psutil.NoSuchProcess):  # also when it is a zombie
+            if "dfq.work.host" in child.cmdline():
+                found.append(child.pid)
+    return found
+
+
+@contextmanager
+def running(worker: Worker) -> Iterator[list[WorkReport]]:
+    """Run a worker in a thread; give the list that its report will be in, and stop it at the end."""
+    reports: list[WorkReport] = []
+    thread = threading.Thread(target=lambda: reports.append(worker.run()))
+    thread.start()
+    try:
+        yield reports
+    finally:
+        if thread.is_alive():
+            worker.stop()
+        thread.join(10)
+        if thread.is_alive():
+            worker.stop()  # what still runs is given back
+            thread.join(10)
+    assert not thread.is_alive(), "the worker does not stop"
