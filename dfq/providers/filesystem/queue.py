@@ -191,6 +191,10 @@ class FilesystemQueue(QueueManager):
         try:
             info = self.get(item.id)
         except TaskNotFound:  # retired meanwhile
+            facts = self._disk.look(item.entry.witness)
+            if facts is not None and not facts.regular:
+                where = f"{self.where}/{item.entry.witness}"
+                raise TaskExists(f"task {item.id!r}: {where} is no file: remove it", task_id=item.id) from None
             return in_epoch(item.entry.name, 0)
         if info.state == "completed" and (entry := self._view.find(in_epoch(item.entry.name, info.epoch))):
             self._log.finish(entry)  # the next epoch counts from its witness
