@@ -321,7 +321,8 @@ class OsDisk:
                     if times:
                         with contextlib.suppress(FileNotFoundError):
                             mtime = e.stat(follow_symlinks=False).st_mtime_ns
-                    regular, directory = e.is_file(follow_symlinks=False), e.is_dir(follow_symlinks=False)
+                    regular = e.is_file(follow_symlinks=False)
+                    directory = not regular and e.is_dir(follow_symlinks=False)
                     found.append(Found(e.name, regular, directory, mtime))
         finally:
             os.close(fd)

@@ -233,3 +233,9 @@ def test_the_protocol_of_adr_010_completes_a_task_twice() -> None:
     with pytest.raises(Violation, match=r"completed twice|created by|removed the witness") as caught:
         explore(scenario, preemptions=2, crashes=0)
     print(caught.value)
+
+
+def test_cancelling_a_scheduled_task_in_its_place_is_caught() -> None:
+    scenario = Scenario("in place", ("promote claim ack", "withdraw_in_place", "claim ack"), before="schedule")
+    with pytest.raises(Violation):
+        explore(scenario, preemptions=2, crashes=0)

@@ -27,6 +27,7 @@ TWO = [
     Scenario("put back", ("claim ack", "rerun claim ack"), epochs=True),
     Scenario("put back by two", ("rerun claim ack", "rerun claim ack"), before="push claim ack", epochs=True),
     Scenario("cancelled and pushed", ("claim ack", "cancel push claim ack"), epochs=True),
+    Scenario("due and cancelled", ("promote claim ack", "withdraw"), before="schedule"),
 ]
 THREE = [
     Scenario("three workers", ("claim ack", "claim ack", "claim ack")),
@@ -48,6 +49,7 @@ MANY = [
     ),
 ]
 POWER = [
+    Scenario("scheduled", ("promote claim ack", "withdraw", "promote claim ack"), before="schedule", durable=True),
     Scenario("push to ack", ("push claim ack", "claim ack", "claim beat nack"), before="", durable=True),
     Scenario("a helper", ("claim ack", "claim ack", "claim"), durable=True),
     Scenario("cancel", ("push", "claim ack", "cancel"), before="", durable=True),

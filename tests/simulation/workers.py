@@ -18,6 +18,7 @@ from dfq.lease import Slot
 from dfq.ports import Machine
 from dfq.providers.filesystem import FilesystemQueue
 from dfq.providers.filesystem.intake import Intake
+from dfq.providers.filesystem.schedule import Schedule
 from dfq.queue import IfExists
 from dfq.records import witness_of
 from dfq.slotlog import Limits, SlotLog
@@ -44,7 +45,8 @@ class Impatient(Judge):
 class Scenario:
     """A few processes at one task. `before` runs alone; `scripts` run against each other.
 
-    A script is words: push, rerun, claim, beat, ack, nack, give (back, not counted), cancel, redrive.
+    A script is words: push, rerun, claim, beat, ack, nack, give (back, not counted), cancel, redrive; for a delayed
+    task schedule, promote (it is due), withdraw (cancel it wherever it is) and withdraw_in_place (as one must not).
     """
 
     name: str
@@ -148,8 +150,38 @@ class Worker:
         if self.disk.exists(entry.path) and self.log.cancel(entry):
             self.checker.cancelled(self.name, entry.name)
 
+    def schedule(self) -> None:
+        self.queue().push({"n": 1}, id=TASK, priority=LANE, delay=1.0)
+        self.checker.pushed(TASK)
+
+    def promote(self) -> None:
+        self.clock.advance(5)
+        self._scheduled().promote()
+
+    def withdraw(self) -> None:
+        scheduled, done = self._scheduled(), False
+        for path in scheduled.places(TASK):
+            exposed = scheduled.expose(path)
+            if exposed is not None:
+                done |= self.log.cancel(exposed)
+                scheduled.withdraw(path)
+        if self.disk.exists(self.entry.path):
+            done |= self.log.cancel(self.entry)
+        if done:
+            self.checker.cancelled(self.name, TASK)
+
+    def withdraw_in_place(self) -> None:
+        for path in self._scheduled().places(TASK):
+            if self.log.cancel(self.tree.entry_at(path, TASK, LANE)):
+                self.checker.cancelled(self.name, TASK)
+
+    def _scheduled(self) -> Schedule:
+        return Schedule(self.store, self.tree, self.clock, self.machine, 1 << 20)
+
     def repair(self) -> None:
         """Be the fresh worker that comes last: complete what can be completed."""
+        if "schedule" in self.scenario.before:
+            self.promote()
         dead: set[str] = set()
         for _ in range(30):
             names = {task_name(found.name) for found in self.disk.scan(f"{FRONTIER}/{LANE}/0")} - dead

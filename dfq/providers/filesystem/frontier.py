@@ -88,7 +88,7 @@ class Frontier:
 
         Raises OSError if nothing at all could be read.
         """
-        yielded = False
+        yielded, began = False, self._clock.elapsed()
         if self._rounds.due():
             self.look_everywhere()
         self._look_at_held()
@@ -97,6 +97,8 @@ class Frontier:
             if thorough and yielded:
                 return
             for lane in self._known_lanes(thorough):
+                if thorough and lane.empty_at >= began and not self._broken:
+                    continue  # this look has been there
                 while lane.buffer or self._refill(lane, thorough):
                     yielded = True
                     yield lane.buffer.popleft()
@@ -330,23 +332,28 @@ class Frontier:
         if idle and shard.blocked.soonest() > now:
             return []
         at, wall = self._clock.elapsed(), self._clock.wall()
-        listed = self._disk.scan(shard.path, times=True)
+        listed = self._disk.scan(shard.path)
         shard.time.was_read(facts, at, wall, self._disk)
         names: set[str] = set()
-        offered = []
+        new = []
         for found in listed:
-            task = task_name(found.name) if found.regular else None
-            if task is None:
+            waiting = found.name[:-5]
+            if found.regular and shard.waits(waiting, now):  # the most of them, in a shard with many dead or leased
+                names.add(waiting)
+            elif found.regular and (task := task_name(found.name)) is not None:
+                names.add(task)
+                new.append(self._tree.entry_at(f"{shard.path}/{found.name}", task, lane.number))
+            else:
                 self._note(shard.path, found.name)
-                continue
-            names.add(task)
-            if not shard.waits(task, now):
-                entry = self._tree.entry_at(f"{shard.path}/{found.name}", task, lane.number)
-                offered.append((found.mtime_ns, entry))
         shard.keep(names)  # what is gone must not come due for ever
-        for _, entry in offered:
-            shard.blocked.drop(entry.name)
-        return offered
+        return list(self._aged(new))
+
+    def _aged(self, entries: list[Entry]) -> Iterator[tuple[int, Entry]]:
+        for entry in entries:
+            facts = self._disk.look(entry.path)
+            if facts is not None:
+                self._shard(entry).blocked.drop(entry.name)
+                yield facts.mtime_ns, entry
 
     def _note(self, folder: str, filename: str) -> None:
         if not filename.startswith(".") and len(self._strange) < 1000:
