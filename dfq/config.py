@@ -267,14 +267,16 @@ def _refuse_what_is_not_built(settings: Settings, sources: Mapping[str, str]) ->
 
     if settings.queue_type not in BUILT:
         refuse("queue_type", f"use {' or '.join(BUILT)}")
-    if settings.frontier_mode != "owned":
-        refuse("frontier_mode", "use owned")
+    if settings.frontier_mode != "owned" and settings.queue_type != "filesystem":
+        refuse("frontier_mode", "use queue_type = 'filesystem'")
     if settings.bucket is not None:
         refuse("bucket", "leave it out")
 
 
 def _refuse_what_has_no_effect(settings: Settings, sources: Mapping[str, str]) -> None:
-    for name in ("frontier", "completed"):
+    if settings.frontier_mode == "index" and settings.on_ack == "delete":
+        raise ConfigError(f"setting on_ack = 'delete' ({sources['on_ack']}): the witnesses of an index are kept")
+    for name in ("frontier", "completed", "refresh_after"):
         if getattr(settings, name) is not None and settings.frontier_mode != "index":
             raise ConfigError(
                 f"setting {name} ({sources[name]}) is for an index queue: set frontier_mode = 'index' as well, or "

@@ -172,7 +172,8 @@ class OsDisk:
         self._tmpfile = hasattr(os, "O_TMPFILE") and os.path.isdir("/proc/self/fd")
         self._named: dict[int, str] = {}  # temporary names, where a file must have one
 
-    def _at(self, path: str) -> str:
+    def where(self, path: str) -> str:
+        """Return the whole path."""
         if self._elsewhere:
             top, _, rest = path.partition("/")
             if top in self._elsewhere:
@@ -180,16 +181,16 @@ class OsDisk:
         return self._prefix + path
 
     def create(self, path: str) -> int:
-        return os.open(self._at(path), os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_NOFOLLOW, 0o664)
+        return os.open(self.where(path), os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_NOFOLLOW, 0o664)
 
     def open(self, path: str, *, write: bool = False) -> int:
         mode = os.O_RDWR if write else os.O_RDONLY
-        return os.open(self._at(path), mode | os.O_NOFOLLOW | os.O_NONBLOCK)
+        return os.open(self.where(path), mode | os.O_NOFOLLOW | os.O_NONBLOCK)
 
     def unnamed(self, near: str = "") -> int:
         if self._tmpfile:
             try:
-                return os.open(self._at(near) if near else self.folder, os.O_TMPFILE | os.O_RDWR, 0o664)
+                return os.open(self.where(near) if near else self.folder, os.O_TMPFILE | os.O_RDWR, 0o664)
             except OSError as e:
                 if e.errno not in (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOENT):
                     raise
@@ -202,13 +203,13 @@ class OsDisk:
     def link(self, fd: int, path: str) -> None:
         name = self._named.get(fd)
         if name is not None:
-            os.link(self._at(name), self._at(path))
+            os.link(self.where(name), self.where(path))
         else:
             # Passing src_dir_fd makes Python call linkat() with AT_SYMLINK_FOLLOW, which this needs.
-            os.link(f"/proc/self/fd/{fd}", self._at(path), src_dir_fd=fd, follow_symlinks=True)
+            os.link(f"/proc/self/fd/{fd}", self.where(path), src_dir_fd=fd, follow_symlinks=True)
 
     def link_path(self, source: str, path: str) -> None:
-        os.link(self._at(source), self._at(path), follow_symlinks=False)
+        os.link(self.where(source), self.where(path), follow_symlinks=False)
 
     def write(self, fd: int, data: bytes) -> None:
         done = os.pwrite(fd, data, 0)
@@ -248,29 +249,29 @@ class OsDisk:
 
     def exists(self, path: str) -> bool:
         try:
-            os.lstat(self._at(path))
+            os.lstat(self.where(path))
         except _MISSING:
             return False
         return True
 
     def look(self, path: str) -> Facts | None:
         try:
-            return _facts(os.lstat(self._at(path)))
+            return _facts(os.lstat(self.where(path)))
         except _MISSING:
             return None
 
     def unlink(self, path: str) -> bool:
         try:
-            os.unlink(self._at(path))
+            os.unlink(self.where(path))
         except (*_MISSING, IsADirectoryError):  # a folder in the place of a file is none of ours: it stays
             return False
         return True
 
     def replace(self, source: str, path: str) -> None:
-        os.replace(self._at(source), self._at(path))
+        os.replace(self.where(source), self.where(path))
 
     def fsync_dir(self, path: str) -> None:
-        fd = os.open(self._at(path), os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        fd = os.open(self.where(path), os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
         try:
             os.fsync(fd)
         finally:
@@ -290,14 +291,14 @@ class OsDisk:
 
     def mkdir(self, path: str) -> bool:
         try:
-            os.mkdir(self._at(path), 0o775)
+            os.mkdir(self.where(path), 0o775)
         except FileExistsError:
             return False
         return True
 
     def rmdir(self, path: str) -> bool:
         try:
-            os.rmdir(self._at(path))
+            os.rmdir(self.where(path))
         except OSError as e:
             if e.errno in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOENT):
                 return False
@@ -307,7 +308,7 @@ class OsDisk:
     def scan(self, path: str, *, times: bool = False) -> list[Found]:
         found = []
         try:
-            fd = os.open(self._at(path), os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+            fd = os.open(self.where(path), os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
         except _MISSING:
             return []
         except OSError as error:
@@ -330,7 +331,7 @@ class OsDisk:
 
     def touch(self, path: str) -> None:
         with contextlib.suppress(FileNotFoundError):
-            os.utime(self._at(path))
+            os.utime(self.where(path))
 
     def free_bytes(self) -> int:
         v = os.statvfs(self.folder)

@@ -20,7 +20,7 @@ from dfq.ports import Clock, Machine
 from dfq.records import errors_of, is_stub, letter_of, read_task, read_tile, token_of, witness_of
 from dfq.staleness import Judge
 from dfq.stores.disk import DiskStore
-from dfq.tree import Entry, Tree, id_of, is_key, parent, plain, slot_name
+from dfq.tree import FAILED, Entry, Tree, id_of, is_key, parent, plain, slot_name
 
 MAX_SLOTS = 10_000
 MAX_ERRORS = 100
@@ -499,8 +499,7 @@ class SlotLog:
         newer = self.top(name)
         if newer is not None and newer.state == "dead":  # died again meanwhile: that letter may be the one we removed
             self._show_dead(entry, newer.generation)
-        if self._limits.owned:
-            store.disk.touch(parent(entry.path))
+        store.disk.touch(parent(entry.path) if self._limits.owned else FAILED)
         return True
 
     def _read_task(self, entry: Entry) -> bytes | None:

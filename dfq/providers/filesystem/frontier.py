@@ -30,7 +30,9 @@ DEAD_AT_ONCE = 1000  # dead tasks that a look without a reason tries
 
 
 @dataclass(slots=True)
-class _Shard:
+class Shard:
+    """What is known of a folder with tasks."""
+
     name: str
     path: str
     time: FolderTime = field(default_factory=FolderTime)
@@ -53,9 +55,11 @@ class _Shard:
 
 
 @dataclass(slots=True)
-class _Lane:
+class Lane:
+    """The folders of a priority, and what was found in them and not tried yet."""
+
     number: int
-    shards: dict[str, _Shard] = field(default_factory=dict)
+    shards: dict[str, Shard] = field(default_factory=dict)
     buffer: deque[Entry] = field(default_factory=deque)
     cursor: int = 0
     empty_at: float = -NEVER
@@ -63,6 +67,12 @@ class _Lane:
     @property
     def path(self) -> str:
         return f"{FRONTIER}/{self.number}"
+
+    def next_due(self) -> float:
+        """Return when (elapsed time) something in it is to be tried."""
+        if self.buffer:
+            return -NEVER
+        return min((shard.blocked.soonest() for shard in self.shards.values()), default=NEVER)
 
 
 class Frontier:
@@ -72,7 +82,7 @@ class Frontier:
         self._disk = disk
         self._tree = tree
         self._clock = clock
-        self._lanes: dict[int, _Lane] = {}
+        self._lanes: dict[int, Lane] = {}
         self._lanes_at = -NEVER  # when they were listed
         self._strange: set[str] = set()
         self._broken = Complaints(where)
@@ -152,6 +162,17 @@ class Frontier:
         else:  # nobody takes them (the queue may be paused): the listing will tell
             shard.time.doubt()
 
+    def noticed(self, folder: str, filename: str) -> None:
+        """Take a hint from a file event: something happened to a name in a folder of the frontier, or to the folder."""
+        lane, _, shard = folder.partition("/")[2].partition("/")
+        if not filename:
+            self.touched()
+        if is_lane(lane or filename):
+            self.arrived(int(lane or filename))
+            name = task_name(filename)
+            if shard and name is not None:
+                self.hint(self._tree.entry(name, int(lane)))
+
     def arrived(self, lane: int) -> None:
         """Look at a lane again although it was empty a moment ago."""
         self._lane(lane).empty_at = -NEVER
@@ -159,6 +180,12 @@ class Frontier:
     def touched(self) -> None:
         """Look for dead tasks that were put back: whoever does that touches a folder of the frontier."""
         self._dead_due = -NEVER
+
+    def unwatched(self) -> None:
+        """Look at what others hold, and at the dead, at once: no event told what became of them until now."""
+        self.touched()
+        for entry in list(self._held):
+            self.unblock(entry.name)
 
     def look_everywhere(self) -> None:
         """Read every shard again: events may have been lost, and the times of directories may not tell all."""
@@ -183,13 +210,7 @@ class Frontier:
 
     def next_due(self) -> float:
         """Return when (elapsed time) looking again is worth it, as far as is known now."""
-        due = self._broken.next_look()
-        for lane in self._lanes.values():
-            if lane.buffer:
-                return -NEVER
-            for shard in lane.shards.values():
-                due = min(due, shard.blocked.soonest())
-        return due
+        return min([self._broken.next_look(), *(lane.next_due() for lane in self._lanes.values())])
 
     def folders(self) -> list[str]:
         """Return the directories in which a new task can show up."""
@@ -225,7 +246,7 @@ class Frontier:
                 if shard.dead:
                     self._look_at_letters(shard)
 
-    def _look_at_letters(self, shard: _Shard) -> None:
+    def _look_at_letters(self, shard: Shard) -> None:
         folder = f"{FAILED}/{shard.name}"
         listed: list[Found] = []
         try:
@@ -244,7 +265,7 @@ class Frontier:
         for name in shard.dead - {task_name(found.name) for found in listed}:
             self.unblock(name)
 
-    def _known_lanes(self, thorough: bool) -> list[_Lane]:
+    def _known_lanes(self, thorough: bool) -> list[Lane]:
         now = self._clock.elapsed()
         if thorough or now - self._lanes_at >= LANE_PAUSE:
             self._lanes_at = now
@@ -268,7 +289,7 @@ class Frontier:
                 self._lanes.pop(int(found.name), None)
         return lanes
 
-    def _refill(self, lane: _Lane, thorough: bool) -> bool:
+    def _refill(self, lane: Lane, thorough: bool) -> bool:
         now = self._clock.elapsed()
         if not thorough and now - lane.empty_at < LANE_PAUSE:
             return False
@@ -288,7 +309,7 @@ class Frontier:
             lane.cursor = random.randrange(len(shards)) if shards else 0
         return bool(collected)
 
-    def _list_shards(self, lane: _Lane, thorough: bool) -> None:
+    def _list_shards(self, lane: Lane, thorough: bool) -> None:
         now = self._clock.elapsed()
         if not thorough and self._broken.rests(lane.path, now):
             return
@@ -297,7 +318,7 @@ class Frontier:
                 if found.name in lane.shards or not self._tree.is_shard(found.name):
                     continue
                 if found.directory:
-                    lane.shards[found.name] = _Shard(found.name, f"{lane.path}/{found.name}")
+                    lane.shards[found.name] = Shard(found.name, f"{lane.path}/{found.name}")
                 else:
                     self._note(lane.path, found.name)
         except OSError as e:
@@ -305,7 +326,7 @@ class Frontier:
         else:
             self._broken.over(lane.path)
 
-    def _collect(self, lane: _Lane, shard: _Shard, into: list[tuple[int, Entry]], thorough: bool) -> None:
+    def _collect(self, lane: Lane, shard: Shard, into: list[tuple[int, Entry]], thorough: bool) -> None:
         """Add what may be claimable in a shard. One that cannot be read now is left for later."""
         now = self._clock.elapsed()
         if not thorough and self._broken.rests(shard.path, now):
@@ -318,7 +339,7 @@ class Frontier:
         else:
             self._broken.over(shard.path)
 
-    def _read(self, lane: _Lane, shard: _Shard, now: float) -> list[tuple[int, Entry]]:
+    def _read(self, lane: Lane, shard: Shard, now: float) -> list[tuple[int, Entry]]:
         facts = self._disk.look(shard.path)
         if facts is None or not facts.directory:
             shard.keep(set())
@@ -359,18 +380,18 @@ class Frontier:
         if not filename.startswith(".") and len(self._strange) < 1000:
             self._strange.add(f"{folder}/{filename}")
 
-    def _lane(self, number: int) -> _Lane:
+    def _lane(self, number: int) -> Lane:
         lane = self._lanes.get(number)
         if lane is None:
-            lane = self._lanes[number] = _Lane(number)
+            lane = self._lanes[number] = Lane(number)
         return lane
 
-    def _shard(self, entry: Entry) -> _Shard:
+    def _shard(self, entry: Entry) -> Shard:
         lane, path = self._lane(entry.lane), parent(entry.path)
         name = path.rpartition("/")[2]
         shard = lane.shards.get(name)
         if shard is None:
-            shard = lane.shards[name] = _Shard(name, path)
+            shard = lane.shards[name] = Shard(name, path)
         return shard
 
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import itertools
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from dfq.ports import Clock, Disk
 from dfq.providers.filesystem.foldertime import NEVER
 from dfq.providers.filesystem.frontier import Frontier
 from dfq.providers.filesystem.schedule import Schedule
 from dfq.providers.filesystem.wake import ATTRIB, CLOSE_WRITE, CREATE, DELETE, MOVED_TO, Events
-from dfq.tree import FRONTIER, LEASES, SCHEDULED, Tree, is_lane, slot_name, task_name
+from dfq.tree import FAILED, LEASES, SCHEDULED, Tree, slot_name
 
 SLOW_POLL = 30.0  # how long we sleep when file events work
 BLIND_POLL = 1.0  # and when they do not
@@ -32,6 +32,7 @@ class Idle:
         clock: Clock,
         scan_lock: threading.RLock,
         where: str,
+        locate: Callable[[str], str],
     ) -> None:
         self._disk = disk
         self._tree = tree
@@ -40,6 +41,8 @@ class Idle:
         self._clock = clock
         self._scan_lock = scan_lock  # for the frontier and the schedule
         self._where = where
+        self._locate = locate  # where a folder of the frontier lies
+        self._watched: set[str] = set()
         self._events: Events | None = None
         self._dying: dict[str, int] = {}
         self._turn = threading.Condition()  # for the one place on the events
@@ -77,8 +80,12 @@ class Idle:
         try:
             if self._events is None:
                 self._events = Events()
-            if self._events.watch(self._folders()) or self.news != news:
-                return  # something may have come before we watched: look once more
+            if self._events.watch(self._folders()):
+                with self._scan_lock:
+                    self._frontier.unwatched()  # who died before we watched has gone unnoticed
+                return  # and something may have come: look once more
+            if self.news != news:
+                return
             quiet = SLOW_POLL if self.alert else BLIND_POLL
         except OSError:  # out of descriptors, or folders that cannot be read
             quiet = BLIND_POLL
@@ -145,10 +152,12 @@ class Idle:
         yield ".", self._where, CREATE | DELETE
         yield SCHEDULED, f"{self._where}/{SCHEDULED}", CREATE | ATTRIB
         yield LEASES, f"{self._where}/{LEASES}", CREATE
+        yield FAILED, f"{self._where}/{FAILED}", CREATE | ATTRIB
         with self._scan_lock:
             folders = self._frontier.folders()
+        self._watched = set(folders)
         for folder in folders:
-            yield folder, f"{self._where}/{folder}", CREATE | MOVED_TO | ATTRIB
+            yield folder, self._locate(folder), CREATE | MOVED_TO | ATTRIB
         for found in self._disk.scan(LEASES):
             if found.directory and self._tree.is_shard(found.name):
                 yield f"{LEASES}/{found.name}", f"{self._where}/{LEASES}/{found.name}", CLOSE_WRITE
@@ -158,11 +167,12 @@ class Idle:
             self._frontier.look_everywhere()
             return
         for folder, filename in seen:
-            top, _, rest = folder.partition("/")
-            if top == LEASES:
+            if folder.partition("/")[0] == LEASES:
                 self._lease_closed(filename)
-            elif top == FRONTIER:
-                self._task_came(rest, filename)
+            elif folder == FAILED:
+                self._frontier.touched()
+            elif folder in self._watched:
+                self._frontier.noticed(folder, filename)
 
     def _lease_closed(self, filename: str) -> None:
         slot = slot_name(filename)
@@ -170,13 +180,3 @@ class Idle:
             if len(self._dying) > 1000:
                 self._dying.clear()
             self._dying[slot[0]] = HASTE
-
-    def _task_came(self, folder: str, filename: str) -> None:
-        lane, _, shard = folder.partition("/")
-        if not filename:
-            self._frontier.touched()
-        if is_lane(lane or filename):
-            self._frontier.arrived(int(lane or filename))
-            name = task_name(filename)
-            if shard and name is not None:
-                self._frontier.hint(self._tree.entry(name, int(lane)))

@@ -18,7 +18,7 @@ FORMAT = 1
 READ_LIMIT = 64 * 1024
 
 
-def shards_of(store: DiskStore, clock: Clock, *, create: bool, shards: int, where: str) -> int:
+def shards_of(store: DiskStore, clock: Clock, *, create: bool, shards: int, where: str, mode: str = "owned") -> int:
     """Return the number of shards of the queue, which is made first if need be.
 
     Raises QueueUnavailable for a queue that is not there, is damaged, or was made by a newer version.
@@ -27,7 +27,7 @@ def shards_of(store: DiskStore, clock: Clock, *, create: bool, shards: int, wher
     if raw is None:
         if not create:
             raise QueueUnavailable(f"there is no queue in {where}: make it with 'dfq init'")
-        _write(store, clock, shards, where)
+        _write(store, clock, shards, where, mode)
         raw = store.read(META, READ_LIMIT)
     file = f"{where}/{META}"
     if not raw and (facts := store.disk.look(META)) is not None and (not facts.regular or facts.size):
@@ -44,16 +44,21 @@ def shards_of(store: DiskStore, clock: Clock, *, create: bool, shards: int, wher
         raise QueueUnavailable(f"{file}: format {version}, and this version of dfq reads up to {FORMAT}: upgrade dfq")
     if not isinstance(found, int) or isinstance(found, bool) or not 1 <= found <= 4096:
         raise QueueUnavailable(f"{file}: field 'shards' is {found!r}: it must be 1 to 4096")
+    made = meta.get("frontier_mode", "owned")
+    if made != mode:
+        raise ConfigError(f"setting frontier_mode = {mode!r}: the queue in {where} was made with {made!r}")
     return found
 
 
-def _write(store: DiskStore, clock: Clock, shards: int, where: str) -> None:
-    meta = {
+def _write(store: DiskStore, clock: Clock, shards: int, where: str, mode: str) -> None:
+    meta: dict[str, object] = {
         "format": FORMAT,
         "queue_id": nonce(),
         "created_at": iso(clock.wall()),
         "shards": shards,
     }
+    if mode != "owned":
+        meta["frontier_mode"] = mode
     staged = store.stage(dumps(meta) + b"\n")
     try:
         with contextlib.suppress(FileExistsError):  # another process makes the same queue

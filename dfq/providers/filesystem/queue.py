@@ -18,16 +18,18 @@ from dfq import checks
 from dfq.claim import Blocked, Claim, Gone
 from dfq.codec import decode_payload, dumps, encode_result, iso, loads
 from dfq.config import Settings
-from dfq.errors import InvalidTask, LeaseLost, QueueUnavailable, TaskExists, TaskNotFound
+from dfq.errors import InvalidTask, LeaseLost, QueueUnavailable, TaskExists, TaskNotFound, Unsupported
 from dfq.names import check_queue_name, encode
 from dfq.ports import Clock, Disk, Machine, OsDisk, SystemClock
 from dfq.providers.filesystem.frontier import Frontier
 from dfq.providers.filesystem.housekeeping import Housekeeping, Retention
 from dfq.providers.filesystem.idle import Idle
+from dfq.providers.filesystem.index import IndexFrontier, IndexView
 from dfq.providers.filesystem.intake import Intake, Item
 from dfq.providers.filesystem.meta import refuse_unsafe, refuse_unsafe_within, shards_of
 from dfq.providers.filesystem.schedule import Schedule
 from dfq.providers.filesystem.steady import Steadiness
+from dfq.providers.filesystem.tiles import IndexTree, Tiles, index_folders
 from dfq.providers.filesystem.view import View
 from dfq.queue import DEFAULT_PRIORITY, Counts, IfExists, Push, QueueManager, State, Task, TaskInfo, TaskState, as_push
 from dfq.records import witness_of
@@ -78,7 +80,8 @@ class FilesystemQueue(QueueManager):
                 raise QueueUnavailable(f"there is no queue {name!r} in {root}: make it with 'dfq init'")
             refuse_unsafe(folder)
             refuse_unsafe_within(folder)
-            return cls(name, settings, OsDisk(folder), create=create, where=folder)
+            disk = OsDisk(folder, elsewhere=index_folders(settings, folder))
+            return cls(name, settings, disk, create=create, where=folder)
 
     def __init__(
         self,
@@ -100,7 +103,8 @@ class FilesystemQueue(QueueManager):
         self._closed = False
         self._warned: set[str] = set()
         store = DiskStore(disk, durable=settings.durability == "full")
-        self._build(shards_of(store, self._clock, create=create, shards=settings.shards, where=where))
+        mode = settings.frontier_mode
+        self._build(shards_of(store, self._clock, create=create, shards=settings.shards, mode=mode, where=where))
         _LIVE.add(self)
 
     def _build(self, shards: int) -> None:
@@ -109,16 +113,15 @@ class FilesystemQueue(QueueManager):
         self._machine = self._given_machine or Machine.this()
         self._store = store = DiskStore(disk, durable=settings.durability == "full")
         self.shards = shards
-        self._tree = tree = Tree(shards)
+        index = settings.frontier_mode == "index"
+        self._tree = tree = IndexTree(shards) if index else Tree(shards)
         ttl, timeout = settings.lease, settings.heartbeat_timeout
         self._ttl = ttl if timeout is None else min(ttl, timeout)
         # A producer may have a larger max_payload than we; JSON may write a character as six.
         self._max_file = 6 * max(settings.max_payload, 1024 * 1024) + 64 * 1024
         self._judge = Judge(store, self._clock, self._machine, lease=self._ttl, heartbeat_timeout=timeout)
         limits = Limits(self._ttl, settings.max_attempts, self._max_file)
-        self._log = SlotLog(store, tree, self._judge, self._clock, self._machine, limits)
         self._scan_lock = threading.RLock()  # the frontier and the schedule
-        self._frontier = Frontier(disk, tree, self._clock, where)
         self._schedule = Schedule(store, tree, self._clock, self._machine, self._max_file, where)
         pulse = Pulse(
             store,
@@ -129,17 +132,19 @@ class FilesystemQueue(QueueManager):
             heartbeat_timeout=timeout,
             max_attempts=settings.max_attempts,
         )
-        self._view = View(
-            store,
-            tree,
-            self._log,
-            self._judge,
-            pulse,
-            self._schedule,
-            self._clock,
-            self._machine,
-            self._max_file,
-        )
+        around = (self._judge, pulse, self._schedule, self._clock, self._machine, self._max_file)
+        self._frontier: Frontier
+        self._view: View
+        if isinstance(tree, IndexTree):
+            tiles = Tiles(disk, store, tree, self._clock, settings.refresh_after)
+            limits = replace(limits, max_task=settings.max_payload, owned=False)
+            self._log = SlotLog(store, tree, self._judge, self._clock, self._machine, limits, tiles.show)
+            self._frontier = IndexFrontier(disk, tree, self._clock, where, tiles)
+            self._view = IndexView(store, tree, self._log, *around, tiles=tiles, max_payload=settings.max_payload)
+        else:
+            self._log = SlotLog(store, tree, self._judge, self._clock, self._machine, limits)
+            self._frontier = Frontier(disk, tree, self._clock, where)
+            self._view = View(store, tree, self._log, *around)
         self._intake = Intake(
             store,
             tree,
@@ -149,10 +154,14 @@ class FilesystemQueue(QueueManager):
             max_payload=settings.max_payload,
             max_file=self._max_file,
         )
-        retention = Retention.of(self._ttl, settings.retain_completed, settings.retain_failed)
+        # Of an index nothing expires; what lies in its own completed/ are the witnesses that a newer one replaced.
+        keep = (0.0, None) if index else (settings.retain_completed, settings.retain_failed)
+        retention = Retention.of(self._ttl, *keep)
         steadiness = Steadiness(store, self._clock, self._machine)
         self._housekeeping = Housekeeping(store, tree, self._log, self._view, self._clock, steadiness, retention)
-        self._idle = Idle(disk, tree, self._frontier, self._schedule, self._clock, self._scan_lock, where)
+        self._idle = Idle(
+            disk, tree, self._frontier, self._schedule, self._clock, self._scan_lock, where, self._located
+        )
         self._renewer = Renewer(
             self._log.heartbeat,
             self._clock,
@@ -185,6 +194,7 @@ class FilesystemQueue(QueueManager):
         on_skip: Callable[[str], None] | None = None,
     ) -> str:
         checks.check_if_exists(if_exists)
+        self._check_owned("push", f"put a file into {self.settings.frontier}")
         item = self._intake.prepare(Push(payload, id, priority, delay))
         return self._write([item], if_exists, on_skip)[0]
 
@@ -198,6 +208,7 @@ class FilesystemQueue(QueueManager):
         on_skip: Callable[[str], None] | None = None,
     ) -> list[str]:
         checks.check_if_exists(if_exists)
+        self._check_owned("push_many", f"put files into {self.settings.frontier}")
         ids: list[str] = []
         batch: list[Item] = []
         many = min(MANY, max(1, self._free_descriptors() // 2))
@@ -495,7 +506,15 @@ class FilesystemQueue(QueueManager):
 
     def _placed(self, info: TaskInfo) -> TaskInfo:
         """Return what is known of a task with the whole path: whoever reads it may stand anywhere."""
-        return info if info.path is None else replace(info, path=os.path.join(self.where, info.path))
+        return info if info.path is None else replace(info, path=self._located(info.path))
+
+    def _located(self, path: str) -> str:
+        """Return the whole path of a file of the queue, which may lie elsewhere."""
+        return self._disk.where(path) if isinstance(self._disk, OsDisk) else os.path.join(self.where, path)
+
+    def _check_owned(self, what: str, instead: str) -> None:
+        if self.settings.frontier_mode == "index":
+            raise Unsupported(f"{what}: the frontier of queue {self.name!r} is another tool's: {instead}")
 
     def retry(self, task_ids: str | Iterable[str] | None = None) -> list[str]:
         with self._trouble("retry"):
@@ -518,6 +537,7 @@ class FilesystemQueue(QueueManager):
 
     def cancel(self, task_ids: str | Iterable[str]) -> list[str]:
         ids = checks.check_ids(task_ids)
+        self._check_owned("cancel", f"remove the file from {self.settings.frontier}")
         with self._trouble("cancel"):
             for task_id in ids:
                 name = self._view.current(encode(task_id))
@@ -541,6 +561,7 @@ class FilesystemQueue(QueueManager):
         return done
 
     def purge(self) -> int:
+        self._check_owned("purge", f"remove the files from {self.settings.frontier}")
         with self._trouble("purge"):
             scheduled = self._schedule.paths()
             gone = sum(self._cancel_scheduled(path) for path in scheduled)

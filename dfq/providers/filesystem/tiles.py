@@ -1,0 +1,180 @@
+"""The files of an index: a tree that another tool owns, and the witnesses beside it (ADR 019)."""
+
+from __future__ import annotations
+
+import os
+from typing import NamedTuple
+
+from dfq.codec import loads
+from dfq.config import Settings
+from dfq.errors import ConfigError, InvalidTask, QueueUnavailable
+from dfq.names import encode, is_hashed
+from dfq.ports import Clock, Disk, Found
+from dfq.queue import DEFAULT_PRIORITY
+from dfq.stores.disk import DiskStore
+from dfq.tree import Entry, Tree, epoch_of, id_of, in_epoch, parent
+
+#: How the two trees are called in paths; the disk knows where they lie.
+TILES, WITNESSES = "@frontier", "@completed"
+MAX_DEPTH = 32
+READ_LIMIT = 64 * 1024 * 1024
+_UNFINISHED = ("~", ".tmp", ".part", ".swp")
+
+
+def is_tile(path: str) -> bool:
+    """Tell whether a path within the tree is a task: nothing hidden, temporary, or too long for a lease's name."""
+    parts = path.split("/")
+    if len(parts) > MAX_DEPTH or any(not part or part.startswith(".") for part in parts):
+        return False
+    if path.endswith(_UNFINISHED):
+        return False
+    try:
+        return not is_hashed(encode(path))
+    except InvalidTask:
+        return False
+
+
+class IndexTree(Tree):
+    """The paths of an index: leases and dead letters lie as in any queue, tasks and witnesses lie elsewhere."""
+
+    def tile(self, path: str, epoch: int = 0) -> Entry:
+        """Return the entry of a file, by its path within the tree."""
+        name = in_epoch(encode(path), epoch)
+        return Entry(name, f"{TILES}/{path}", DEFAULT_PRIORITY, self.completed(name))
+
+    def entry(self, name: str, lane: int) -> Entry:
+        path = id_of(name)
+        if path is None or not is_tile(path):
+            raise InvalidTask(f"{name!r} is no path of a file in the index")
+        return self.tile(path, epoch_of(name))
+
+    def entry_at(self, path: str, name: str, lane: int) -> Entry:
+        return self.entry(name, lane)
+
+    def completed(self, name: str) -> str:
+        path = id_of(name)
+        if epoch_of(name) or path is None or not is_tile(path):
+            return super().completed(name)  # of a later epoch: created once, like any other witness
+        return f"{WITNESSES}/{path}"
+
+
+class Folder(NamedTuple):
+    """What a folder of the tree holds."""
+
+    folders: list[str]
+    due: list[tuple[int, Entry]]  # (time of the file, task)
+    done: list[str]  # paths within the tree
+    strange: list[str]  # names
+
+
+class Tiles:
+    """Reads the tree, and knows which of its files are due."""
+
+    def __init__(
+        self, disk: Disk, store: DiskStore, tree: IndexTree, clock: Clock, refresh_after: float | None
+    ) -> None:
+        self._disk = disk
+        self._store = store
+        self._tree = tree
+        self._clock = clock
+        self._refresh_after = refresh_after
+
+    def read(self, folder: str) -> Folder:
+        """Return what is in a folder of the tree (by its whole path, as in "@frontier/29.5")."""
+        inside = folder[len(TILES) + 1 :]
+        found = Folder([], [], [], [])
+        witnesses = {f.name: f for f in self._scan_witnesses(inside) if f.regular}
+        for file in self._disk.scan(folder, times=True):
+            path = f"{inside}/{file.name}" if inside else file.name
+            if file.name.startswith("."):
+                continue
+            if file.directory:
+                if path.count("/") < MAX_DEPTH - 1:
+                    found.folders.append(f"{TILES}/{path}")
+            elif not file.regular or not is_tile(path):
+                found.strange.append(file.name)
+            else:
+                epoch = self._epoch(path, witnesses.get(file.name))
+                if epoch is None:
+                    found.done.append(path)
+                else:
+                    found.due.append((file.mtime_ns, self._tree.tile(path, epoch)))
+        return found
+
+    def current(self, path: str) -> Entry | None:
+        """Return the task that a file of the tree is now; None if it is done."""
+        facts = self._store.disk.look(f"{WITNESSES}/{path}")
+        known = None if facts is None or not facts.regular else Found("", True, False, facts.mtime_ns)
+        epoch = self._epoch(path, known)
+        return None if epoch is None else self._tree.tile(path, epoch)
+
+    def shown_epoch(self, path: str) -> int:
+        """Return the epoch of the witness that is shown for a file; -1 if there is none."""
+        raw = self._store.read(f"{WITNESSES}/{path}", READ_LIMIT)
+        if raw is None:
+            return -1
+        try:
+            epoch = loads(raw, path).get("epoch")
+        except InvalidTask:  # another tool's
+            return 0
+        return epoch if isinstance(epoch, int) and not isinstance(epoch, bool) and 0 <= epoch < 2**30 else 0
+
+    def show(self, entry: Entry) -> None:
+        """Let the completed tree show the witness of a later epoch.
+
+        It is a view. Should a slower worker replace it by an older one, the next look at the file comes here again.
+        """
+        path = entry.path.partition("/")[2]
+        epoch = epoch_of(entry.name)
+        if not epoch or self.shown_epoch(path) >= epoch:
+            return
+        witness = self._store.read(entry.witness, READ_LIMIT)
+        if witness is None:
+            return
+        shown = f"{WITNESSES}/{path}"
+        self._store.ready(parent(shown))
+        temporary = f"{parent(shown)}/.tmp-{os.getpid()}-{os.urandom(8).hex()}"
+        fd = self._disk.create(temporary)
+        try:
+            self._disk.write(fd, witness)
+            if self._store.durable:
+                self._disk.fsync(fd)
+        finally:
+            self._disk.close(fd)
+        self._disk.replace(temporary, shown)
+        self._store.sync(shown)
+
+    def _scan_witnesses(self, inside: str) -> list[Found]:
+        folder = f"{WITNESSES}/{inside}" if inside else WITNESSES
+        return self._disk.scan(folder, times=self._refresh_after is not None)
+
+    def _epoch(self, path: str, witness: Found | None) -> int | None:
+        """Return the epoch in which a file is due; None if its witness still holds."""
+        if witness is None:
+            return 0
+        after = self._refresh_after
+        if after is None or self._clock.wall() - witness.mtime_ns / 1e9 < after:
+            return None
+        return self.shown_epoch(path) + 1
+
+
+def index_folders(settings: Settings, folder: str) -> dict[str, str]:
+    """Return where the two trees of an index lie; nothing for a queue that owns its frontier. Raises ConfigError."""
+    if settings.frontier_mode != "index":
+        return {}
+    given = {"frontier": settings.frontier, "completed": settings.completed}
+    for name, path in given.items():
+        if path is None:
+            raise ConfigError(f"setting {name}: an index queue needs it: the folder of its {_WHAT[name]}")
+    trees = {name: os.path.realpath(str(path)) for name, path in given.items()}
+    for name, tree in trees.items():
+        for other in (folder, *(t for n, t in trees.items() if n != name)):
+            if f"{tree}/".startswith(f"{other}/"):
+                raise ConfigError(f"setting {name} = {tree!r}: it must not lie in {other}")
+    if not os.path.isdir(trees["frontier"]):
+        raise QueueUnavailable(f"{trees['frontier']} is no folder: it should hold the files to work on (frontier)")
+    os.makedirs(trees["completed"], 0o775, exist_ok=True)
+    return {TILES: trees["frontier"], WITNESSES: trees["completed"]}
+
+
+_WHAT = {"frontier": "files to work on", "completed": "witnesses"}
