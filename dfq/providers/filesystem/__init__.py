@@ -3,7 +3,9 @@
 intake      what is pushed becomes a file      view          looking at the files
 schedule    what is not due yet                idle, wake    sleeping until something happens
 frontier    which task to try next             housekeeping  what crashes leave behind
-meta        queue.json
+meta        queue.json                         steady        whether the clock can be trusted
+tiles, index: a frontier that another tool owns
+foldertime, agenda, complaints: what a scan remembers
 """
 
 from dfq.providers.filesystem.queue import FilesystemQueue as FilesystemQueue
