@@ -19,6 +19,8 @@ FRONTIER, LEASES, COMPLETED, FAILED, SCHEDULED, RETIRED = (
 PAUSED = "paused"
 META = "queue.json"
 CLOCK = "clock.json"
+FOLDERS = (FRONTIER, LEASES, COMPLETED, FAILED, SCHEDULED, RETIRED)
+FILES = (META, CLOCK, PAUSED)
 
 _KEY = re.compile(r"(?P<name>[^~]+)(?:~e(?P<epoch>[1-9][0-9]{0,8}))?").fullmatch
 _SLOT_FILE = re.compile(r"(?P<key>[^~]+(?:~e[1-9][0-9]{0,8})?)(?:~(?P<generation>[1-9][0-9]{0,5}))?\.lease").fullmatch

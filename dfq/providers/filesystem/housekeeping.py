@@ -112,7 +112,7 @@ class Housekeeping:
         stale = [name for name in old if not self._log.is_retired(name)]
         self._retire(shard, [name for name in old if name not in stale and not self._needed(name)])
         for name in stale:
-            self._store.remove(self._tree.retired(name))
+            self._log.unlist(name)
 
     def _witnesses(self, shard: str) -> None:
         folder, retain = f"{COMPLETED}/{shard}", self._retention.completed

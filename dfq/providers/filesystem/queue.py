@@ -10,7 +10,7 @@ import resource
 import threading
 import weakref
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dfq import checks
 from dfq.claim import Blocked, Claim, Gone
@@ -35,6 +35,10 @@ from dfq.staleness import Judge
 from dfq.stores.disk import DiskStore
 from dfq.tree import PAUSED, Entry, Tree, epoch_of, id_of, in_epoch, parent, task_name
 from dfq.trouble import trouble
+
+if TYPE_CHECKING:
+    from dfq.providers.filesystem.faults import Finding
+    from dfq.providers.filesystem.fsck import Progress
 
 log = logging.getLogger("dfq")
 
@@ -463,6 +467,30 @@ class FilesystemQueue(QueueManager):
                     gone += self._log.cancel(self._tree.entry_at(path, name, DEFAULT_PRIORITY))
                     self._disk.rmdir(parent(path))
             return gone
+
+    def fsck(
+        self, *, repair: bool = False, settle: float | None = None, progress: Progress | None = None
+    ) -> Iterator[Finding]:
+        """Check every file against the format (ADR 012) and iterate over what is wrong.
+
+        With repair, what can be put right without a person is; workers may run meanwhile. What looks wrong is looked
+        at again after `settle` seconds (one). `progress` is called with how many of how many parts were looked at.
+        """
+        from dfq.providers.filesystem.fsck import SETTLE, Fsck
+
+        check = Fsck(
+            self._store,
+            self._tree,
+            self._log,
+            Schedule(self._store, self._tree, self._clock, self._machine, self._max_file),
+            Steadiness(self._store, self._clock, self._machine),
+            self._clock,
+            max_file=self._max_file,
+            settle=SETTLE if settle is None else settle,
+            wait=self._interrupted.wait,
+        )
+        with self._trouble("check"):
+            yield from check.findings(repair=repair, progress=progress)
 
     def pause(self) -> None:
         with self._trouble("pause"):
