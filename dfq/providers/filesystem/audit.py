@@ -99,10 +99,12 @@ class Audit:
         else:
             self.note("stray", path, f"a {_kind(found)} that is none of the queue's")
 
-    def check_links(self, temporary: dict[int, int]) -> None:
-        """Note files that have more names than were seen; `temporary` are those in the queue's own folder."""
+    def check_links(self, temporary: dict[int, int], more: Callable[[str], int]) -> None:
+        """Note files with more names than were seen, in the queue's own folder (`temporary`) or elsewhere (`more`)."""
         for inode, names in self._names_of.items():
             known = len(names) + temporary.get(inode, 0)
+            if self._links[inode] > known:
+                known += more(names[0])
             if self._links[inode] > known:
                 self.note("extra-link", names[0], f"{self._links[inode]} names, of which the queue has {known}")
 

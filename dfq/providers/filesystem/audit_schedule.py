@@ -1,19 +1,23 @@
-"""Holding the folders of scheduled tasks against the format (ADR 012)."""
+"""Holding a folder of scheduled tasks against the format (ADR 012)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from dfq.codec import parse_iso
 from dfq.providers.filesystem.audit import Audit, is_int
 from dfq.providers.filesystem.faults import Repair
 from dfq.queue import DEFAULT_PRIORITY
-from dfq.tree import SCHEDULED, Entry, bucket_due, task_name
+from dfq.staleness import moment
+from dfq.tree import SCHEDULED, Entry, bucket_due, parent, task_name
+
+Elsewhere = Callable[[str], str | None]
 
 
 class BucketAudit(Audit):
-    def look(self, bucket: str, lanes: list[int], elsewhere: Callable[[str], str | None], promote: Repair) -> None:
-        """Look at the tasks that are due at some time; `elsewhere` tells of another folder with the same name."""
+    """One look at the tasks that are due at the same time."""
+
+    def look(self, bucket: str, lanes: list[int], temporary: dict[int, int], elsewhere: Elsewhere) -> None:
+        """Look at all that lies in a folder; `elsewhere` tells of another folder that has a task of the same name."""
         folder, due = f"{SCHEDULED}/{bucket}", bucket_due(bucket)
         if not self.folder(folder):
             return
@@ -23,43 +27,50 @@ class BucketAudit(Audit):
             return
         if not ours and not self._disk.scan(folder):
             self.note("empty-bucket", folder, "nothing is in it", lambda: self._disk.rmdir(folder))
+        waiting = {path: self._waiting(name, lanes) for path, name in ours}
+        self.check_links(temporary, lambda path: len(waiting[path]))
         for path, name in ours:
-            proven = self.proven(name)
+            entry, proven = self._tree.entry_at(path, name, DEFAULT_PRIORITY), self.proven(name)
             if proven:
-                entry = self._tree.entry_at(path, name, DEFAULT_PRIORITY)
-                self.note("leftover-task", path, "its witness is there", self._ending(entry, folder))
+                self.note("leftover-task", path, "its witness is there", self._ending(entry))
             elif proven is False:
-                self._look_at_scheduled(path, name, due, lanes, elsewhere, promote)
+                self._look_at(entry, due, waiting[path], elsewhere(name))
 
-    def _ending(self, entry: Entry, folder: str) -> Repair:
+    def _waiting(self, name: str, lanes: list[int]) -> list[str]:
+        """Return where in the frontier a name waits as well."""
+        paths = (self._tree.entry(name, lane).path for lane in lanes)
+        return [path for path in paths if self._store.exists(path)]
+
+    def _look_at(self, entry: Entry, due: float, waiting: list[str], twin: str | None) -> None:
+        lane = (self.record(entry.path) or {}).get("priority")
+        task = self.check_task(entry._replace(lane=lane if is_int(lane) else entry.lane))
+        self.check_epoch(entry)
+        if task is not None:
+            said = moment(task.get("due_at"))
+            if said is None or not -1 < said - due < 2:
+                self.note("wrong-bucket", entry.path, f"field 'due_at' is {str(task.get('due_at'))[:40]!r}")
+        other = waiting[0] if waiting else twin
+        if other is None:
+            return
+        there = self.record(other)
+        if waiting and task is not None and "nonce" in task and task == there:
+            self.note("half-moved", entry.path, f"it is in {other} as well", self._moved(entry.path, other))
+        else:
+            self.check_duplicate(entry.path, task, other, there)
+
+    def _moved(self, path: str, there: str) -> Repair:
+        """Return the second half of a move from the schedule to the frontier."""
+
+        def move() -> None:
+            self._store.sync(there)
+            self._store.remove(path)
+            self._disk.rmdir(parent(path))
+
+        return move
+
+    def _ending(self, entry: Entry) -> Repair:
         def end() -> None:
             self._log.mend(entry)
-            self._disk.rmdir(folder)
+            self._disk.rmdir(parent(entry.path))
 
         return end
-
-    def _look_at_scheduled(
-        self,
-        path: str,
-        name: str,
-        due: float,
-        lanes: list[int],
-        elsewhere: Callable[[str], str | None],
-        promote: Repair,
-    ) -> None:
-        lane = (self.record(path) or {}).get("priority")
-        task = self.check_task(self._tree.entry_at(path, name, lane if is_int(lane) else DEFAULT_PRIORITY))
-        self.check_epoch(self._tree.entry_at(path, name, DEFAULT_PRIORITY))
-        if task is not None:
-            said = parse_iso(task.get("due_at"))
-            if said is None or not -1 < said - due < 2:
-                self.note("wrong-bucket", path, f"field 'due_at' is {str(task.get('due_at'))[:40]!r}")
-        waiting = [entry.path for entry in (self._tree.entry(name, n) for n in lanes) if self._store.exists(entry.path)]
-        if waiting:
-            other = self.record(waiting[0])
-            if task is not None and other is not None and task.get("nonce") == other.get("nonce"):
-                self.note("half-moved", path, f"it is in {waiting[0]} as well", promote)
-            else:
-                self.check_duplicate(path, task, waiting[0], other)
-        elif (twin := elsewhere(name)) is not None:
-            self.check_duplicate(path, task, twin, self.record(twin))

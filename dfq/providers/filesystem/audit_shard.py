@@ -31,12 +31,14 @@ class _Shard:
 
 
 class ShardAudit(Audit):
+    """One look at a shard."""
+
     def look(self, shard: str, lanes: list[int], temporary: dict[int, int], scheduled: Callable[[str], bool]) -> None:
         """Look at all that lies in a shard; `scheduled` tells whether a name waits in scheduled/."""
         here = self._collect(shard, lanes)
         if any(s.finding.code in ("not-a-folder", "unreadable") for s in self.suspects):
             return  # without all of it, what is missing from the rest means nothing
-        self.check_links(temporary)
+        self.check_links(temporary, lambda path: path.startswith(f"{FRONTIER}/") and scheduled(_name_in(path)))
         for name in here.names():
             self._look_at(name, here, scheduled)
 
@@ -79,9 +81,12 @@ class ShardAudit(Audit):
             self.note("stale-guard", here.retired[name], "there is no such witness", lambda: self._log.unlist(name))
         for entry in tasks:
             self.check_epoch(entry)
+        noted = len(self.suspects)
         states = {g: self._slot(name, g, path) for g, path in sorted(slots.items())}
         top = _top(states)
-        if slots and not tasks and (top is None or top.state != "done") and not scheduled(name):
+        if any(s.finding.code in ("unreadable", "slot-contradicts") for s in self.suspects[noted:]):
+            pass  # nothing follows from a slot that cannot be read, or was another's
+        elif slots and not tasks and (top is None or top.state != "done") and not scheduled(name):
             self._orphan(name, here, top)
         else:
             self._look_at_slots(name, here, tasks, states, top)
@@ -176,9 +181,9 @@ class ShardAudit(Audit):
         letter = parse(entry.name, 0, self.content(shown) or b"")
         if letter.state != "dead":
             self.note("bad-letter", shown, "it is empty or cannot be read")
-        elif top is None or not dead:
+        elif top is None or top.state in ("leased", "released"):
             self.note("stale-letter", shown, "the top slot is not DEAD", self._mending(entry))
-        elif letter.record.get("generation") != top.generation:
+        elif dead and letter.record.get("generation") != top.generation:
             self.note("stale-letter", shown, f"slot {top.generation} is a later death", self._mending(entry))
 
     def _orphan(self, name: str, here: _Shard, top: Slot | None) -> None:
@@ -187,6 +192,10 @@ class ShardAudit(Audit):
             self.note("orphan-letter", slots[top.generation], "it has no task")
         else:
             self.note("orphan-slots", slots[min(slots)], f"{len(slots)} without a task and without a witness")
+
+
+def _name_in(path: str) -> str:
+    return task_name(path.rpartition("/")[2]) or ""
 
 
 def _top(states: dict[int, Slot]) -> Slot | None:

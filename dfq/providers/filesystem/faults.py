@@ -71,7 +71,7 @@ FAULTS: dict[str, tuple[Level, str]] = {
         "one of them runs and the other goes with it: push the payload that matters under another id",
     ),
     "duplicate-copy": ("should", "one of them runs and the other goes with it: nothing to do"),
-    "half-moved": ("should", "repair removes it from scheduled/, once it is due"),
+    "half-moved": ("should", "repair removes it from scheduled/, as whoever moved it would have"),
     "leftover-task": ("should", "repair removes it: the task is completed"),
     # the schedule
     "bad-bucket": ("should", "its tasks never come due: move them into a folder named as 20261118T094105Z"),

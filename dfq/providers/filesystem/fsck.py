@@ -163,7 +163,10 @@ class Fsck:
         return sorted(f.name for f in found if wanted(f) and not f.name.startswith("."))
 
     def _is_folder_or_none(self, path: str) -> bool:
-        facts = self._disk.look(path)
+        try:
+            facts = self._disk.look(path)
+        except OSError:
+            return False
         return facts is None or facts.directory
 
     def _folder(self, path: str, is_ours: Callable[[str], bool]) -> Part:
@@ -185,7 +188,7 @@ class Fsck:
 
         def look() -> list[Suspect]:
             audit = self._audit(BucketAudit)
-            audit.look(bucket, self._lanes(), elsewhere, self._schedule.promote)
+            audit.look(bucket, self._lanes(), self._temporary, elsewhere)
             return audit.suspects
 
         return look

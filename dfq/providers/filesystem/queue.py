@@ -33,7 +33,7 @@ from dfq.renewal import Renewer
 from dfq.slotlog import Limits, SlotLog
 from dfq.staleness import Judge
 from dfq.stores.disk import DiskStore
-from dfq.tree import PAUSED, Entry, Tree, epoch_of, id_of, in_epoch, parent, task_name
+from dfq.tree import PAUSED, SCHEDULED, Entry, Tree, epoch_of, id_of, in_epoch, parent, task_name
 from dfq.trouble import trouble
 
 if TYPE_CHECKING:
@@ -447,9 +447,15 @@ class FilesystemQueue(QueueManager):
         with self._trouble("cancel"):
             for task_id in ids:
                 name = self._view.current(encode(task_id))
-                if not sum(self._log.cancel(entry) for entry in self._entries(name)):
+                if not sum(self._cancel(entry) for entry in self._entries(name)):
                     raise TaskNotFound(f"task {task_id!r} is not waiting, running or failed")
         return ids
+
+    def _cancel(self, entry: Entry) -> bool:
+        done = self._log.cancel(entry)
+        if entry.path.startswith(f"{SCHEDULED}/"):
+            self._disk.rmdir(parent(entry.path))  # if it was the last one that is due then
+        return done
 
     def _entries(self, name: str) -> list[Entry]:
         found = [self._view.find(name)]
@@ -464,8 +470,7 @@ class FilesystemQueue(QueueManager):
             for path in self._schedule.paths():
                 name = task_name(path.rpartition("/")[2])
                 if name is not None:
-                    gone += self._log.cancel(self._tree.entry_at(path, name, DEFAULT_PRIORITY))
-                    self._disk.rmdir(parent(path))
+                    gone += self._cancel(self._tree.entry_at(path, name, DEFAULT_PRIORITY))
             return gone
 
     def fsck(
