@@ -178,7 +178,7 @@ class Audit:
         witness = parse(name, 0, raw)
         record = witness.record
         if witness.state != "done":
-            self.note("bad-witness", path, _why_not(raw, path))
+            self.note("bad-witness", path, self._why_not(raw, path))
             return None
         generation, epoch = record.get("generation"), record.get("epoch", epoch_of(name))
         wrong = None
@@ -192,6 +192,14 @@ class Audit:
             self.note("witness-contradicts", path, wrong)
             return None
         return witness
+
+    def _why_not(self, raw: bytes, path: str) -> str:
+        if len(raw) > self._max_file:
+            return f"the file has over {self._max_file:,} bytes (the limit follows from max_payload)"
+        try:
+            return f"field 'state' is {str(loads(raw, path).get('state'))[:40]!r}"
+        except InvalidTask as e:
+            return str(e).removeprefix(f"{path}: ")
 
     def proven(self, name: str) -> bool | None:
         """Tell whether a name has a witness; None if it has one that proves nothing."""
@@ -229,10 +237,3 @@ def _payload(record: dict[str, Any]) -> tuple[Any, Any]:
 def is_int(value: Any) -> TypeGuard[int]:
     """Tell whether a field is a whole number."""
     return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _why_not(raw: bytes, path: str) -> str:
-    try:
-        return f"field 'state' is {str(loads(raw, path).get('state'))[:40]!r}"
-    except InvalidTask as e:
-        return str(e).removeprefix(f"{path}: ")
