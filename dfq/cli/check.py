@@ -53,21 +53,20 @@ def fsck(repair: bool, as_json: bool) -> None:
             should += f.level == "should" and not f.repaired
             yield f
 
-    with _bar() as progress:
+    with _bar(shown=not as_json) as progress:
         findings = counted(check_queue(where().name, settings, repair=repair, progress=progress))
         if as_json:
             for f in findings:
                 print_json(dataclasses.asdict(f))
-        else:
-            rows = ((_outcome(f), f.code, f.path, f.found, f.fix) for f in findings)
-            shown = itertools.islice(rows, MAX_ROWS) if on_terminal() else rows
-            print_rows(
-                ("level", "code", "path", "found", "what to do"),
-                shown,
-                {"must": RED, "should": YELLOW, "repaired": GREEN},
-            )
-            more = sum(1 for _ in rows)
-    if not as_json and more:
+        rows = ((_outcome(f), f.code, f.path, f.found, f.fix) for f in findings)
+        if not on_terminal():
+            print_rows((), rows)  # as they are found
+        table = list(itertools.islice(rows, MAX_ROWS))  # a table is drawn when the bar is gone
+        more = sum(1 for _ in rows)
+    if table:
+        styles = {"must": RED, "should": YELLOW, "repaired": GREEN}
+        print_rows(("level", "code", "path", "found", "what to do"), table, styles)
+    if more:
         say(f"{more} more are not shown: pipe the output, or use --json")
     left = must + should
     say(f"{left or 'no'} finding{'' if left == 1 else 's'}: {must} must, {should} should; {repaired} repaired")
@@ -80,9 +79,9 @@ def _outcome(finding: Finding) -> str:
 
 
 @contextlib.contextmanager
-def _bar() -> Iterator[Callable[[int, int], None] | None]:
+def _bar(*, shown: bool) -> Iterator[Callable[[int, int], None] | None]:
     """Show on a terminal how far a long check is."""
-    if not (on_terminal() and sys.stderr.isatty()):
+    if not (shown and on_terminal() and sys.stderr.isatty()):
         yield None
         return
     from rich.console import Console
