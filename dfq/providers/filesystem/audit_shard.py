@@ -187,8 +187,8 @@ class ShardAudit(Audit):
             self.note("stale-letter", shown, f"slot {top.generation} is a later death", self._mending(entry))
 
     def _orphan(self, name: str, here: _Shard, top: Slot | None) -> None:
-        # Never removed: there is no witness to forbid that the names are used anew. Their holder may be asleep, and would
-        # find a slot free that is another worker's by right. Nobody can prove that there is no such holder.
+        # Never removed: there is no witness to forbid that the names are used anew. A holder that sleeps would find a
+        # slot free that is another worker's by right, and nobody can prove that there is no such holder.
         slots = here.slots[name]
         if top is not None and top.state == "dead":
             self.note("orphan-letter", slots[top.generation], "it has no task")
