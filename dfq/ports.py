@@ -29,6 +29,8 @@ class Facts(NamedTuple):
     links: int
     size: int
     mtime_ns: int
+    mode: int = 0o664  # who may do what with it
+    inode: int = 0  # which file it is, whatever its name; 0 if that is not known
 
 
 class Found(NamedTuple):
@@ -339,4 +341,5 @@ class OsDisk:
 
 
 def _facts(s: os.stat_result) -> Facts:
-    return Facts(stat.S_ISREG(s.st_mode), stat.S_ISDIR(s.st_mode), s.st_nlink, s.st_size, s.st_mtime_ns)
+    mode, kind = stat.S_IMODE(s.st_mode), stat.S_IFMT(s.st_mode)
+    return Facts(kind == stat.S_IFREG, kind == stat.S_IFDIR, s.st_nlink, s.st_size, s.st_mtime_ns, mode, s.st_ino)

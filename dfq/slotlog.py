@@ -342,6 +342,20 @@ class SlotLog:
         found = parse(claim.entry.name, 0, raw)
         return found.state == "done" and found.nonce == claim.nonce
 
+    def mend(self, entry: Entry) -> None:
+        """Finish what others left half done with a task, as a claim would on its way, and claim nothing."""
+        if self._store.exists(entry.witness):
+            self._sweep(entry)
+            return
+        top = self.top(entry.name)
+        if top is not None and top.state == "done":
+            self._finish(entry, top)
+        elif self._store.exists(entry.path):  # else its dead letter may be all that is left of it
+            if top is not None and top.state == "dead":
+                self._show_dead(entry, top.generation)
+            elif self._store.exists(self._tree.failed(entry.name)):
+                self._withdraw_letter(entry)
+
     def finish(self, entry: Entry) -> None:
         """Finish the completion of a task, if it has happened and its worker did not get to the end of it."""
         top = self.top(entry.name)
@@ -384,6 +398,11 @@ class SlotLog:
             self._store.read(path, limit) for path in (self._tree.completed(name), self._tree.retired(name))
         )
         return done is not None and done == retired
+
+    def unlist(self, name: str) -> None:
+        """Remove the link that a crash left in retired/ of an earlier witness, so that no later one goes for it."""
+        if not self.is_retired(name):
+            self._store.remove(self._tree.retired(name))
 
     def _retire_stub(self, name: str, done: str) -> None:
         # Whoever left it only as a guard may have died between the links into completed/ and retired/.
@@ -495,12 +514,16 @@ class SlotLog:
             store.remove(slot)
             return False
         store.sync(slot)
-        store.remove(self._tree.failed(name))
-        newer = self.top(name)
-        if newer is not None and newer.state == "dead":  # died again meanwhile: that letter may be the one we removed
-            self._show_dead(entry, newer.generation)
+        self._withdraw_letter(entry)
         store.disk.touch(parent(entry.path) if self._limits.owned else FAILED)
         return True
+
+    def _withdraw_letter(self, entry: Entry) -> None:
+        """Take a task that is dead no more out of failed/."""
+        self._store.remove(self._tree.failed(entry.name))
+        newer = self.top(entry.name)
+        if newer is not None and newer.state == "dead":  # died again meanwhile: that letter may be the one we removed
+            self._show_dead(entry, newer.generation)
 
     def _read_task(self, entry: Entry) -> bytes | None:
         return self._store.read(entry.path, self._max_task)

@@ -19,6 +19,8 @@ FRONTIER, LEASES, COMPLETED, FAILED, SCHEDULED, RETIRED = (
 PAUSED = "paused"
 META = "queue.json"
 CLOCK = "clock.json"
+FOLDERS = (FRONTIER, LEASES, COMPLETED, FAILED, SCHEDULED, RETIRED)
+FILES = (META, CLOCK, PAUSED)
 
 _KEY = re.compile(r"(?P<name>[^~]+)(?:~e(?P<epoch>[1-9][0-9]{0,8}))?").fullmatch
 _SLOT_FILE = re.compile(r"(?P<key>[^~]+(?:~e[1-9][0-9]{0,8})?)(?:~(?P<generation>[1-9][0-9]{0,5}))?\.lease").fullmatch
@@ -71,7 +73,7 @@ class Tree:
 
         So there are some hundreds of folders at most, whatever is scheduled.
         """
-        width = next((width for longest, width in _WINDOWS if delay <= longest), _DAY)
+        width = window(delay)
         start = datetime.fromtimestamp(due // width * width, UTC)
         return f"{SCHEDULED}/{start.strftime(_BUCKET)}/{name}.json"
 
@@ -128,13 +130,22 @@ def is_lane(folder: str) -> bool:
     return _LANE(folder) is not None
 
 
-def is_bucket(folder: str) -> bool:
-    """Tell whether this is the name of a folder of scheduled tasks: the start of their window."""
+def bucket_start(folder: str) -> float | None:
+    """Return the start of the window that a folder of scheduled tasks is for; None if it is no such folder."""
     try:
-        datetime.strptime(folder, _BUCKET)
+        return datetime.strptime(folder, _BUCKET).replace(tzinfo=UTC).timestamp()
     except ValueError:
-        return False
-    return True
+        return None
+
+
+def is_bucket(folder: str) -> bool:
+    """Tell whether this is the name of a folder of scheduled tasks."""
+    return bucket_start(folder) is not None
+
+
+def window(delay: float) -> int:
+    """Return how many seconds share a folder, for tasks that wait so long."""
+    return next((width for longest, width in _WINDOWS if delay <= longest), _DAY)
 
 
 def comes_and_goes(folder: str) -> bool:

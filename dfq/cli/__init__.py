@@ -40,6 +40,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "resume": ("act", "Hand out tasks again."),
     },
     "Check": {
+        "fsck": ("check", "Check the queue's files, and repair them."),
         "doctor": ("check", "Tell whether this node is fit: clock, disk, power, limits, settings."),
         "verify-fs": ("check", "Tell whether a filesystem keeps the promises that a queue needs."),
     },

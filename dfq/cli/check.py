@@ -1,21 +1,100 @@
-"""Commands that check: the node that workers run on, the filesystem that a queue is to live on."""
+"""Commands that check: a queue's files, the node that workers run on, the filesystem that a queue is to live on."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import signal
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from types import FrameType
+from typing import TYPE_CHECKING
 
 import click
 
-from dfq.cli.options import json_option, queue_options, where
+from dfq.cli.options import json_option, queue_options, settings_here, where
 from dfq.cli.output import on_terminal, print_json, print_rows, say
 
 FAILED = 1
 GREEN, YELLOW, RED, DIM = "green", "yellow", "bold red", "dim"
+MAX_ROWS = 1000  # that a table shows; who wants more reads lines
+BAR_AFTER = 1.0  # seconds that a check may take before it shows how far it is
+
+if TYPE_CHECKING:
+    from dfq.providers.filesystem.faults import Finding
+
+
+@click.command(short_help="Check the queue's files, and repair them.")
+@click.option("--repair", is_flag=True, help="Put right what can be without a person; workers may run meanwhile.")
+@queue_options
+@json_option
+def fsck(repair: bool, as_json: bool) -> None:
+    """Check the files of the queue against its format.
+
+    A finding is "must" (data was or may be lost, or a task completed twice: look at it) or "should". Without --repair
+    nothing is changed; with it, only what a worker would also do is done, and nothing is removed that is not the
+    queue's. The exit status is 1 if anything remains. Piped, a line is: level, code, path, what is wrong, what to do.
+    """
+    from dfq.errors import Unsupported
+    from dfq.providers.filesystem.check import check_queue
+
+    settings = settings_here()
+    if settings.queue_type != "filesystem":
+        raise Unsupported(f"queue_type = {settings.queue_type!r} has no files to check")
+    must = should = repaired = 0
+
+    def counted(findings: Iterator[Finding]) -> Iterator[Finding]:
+        nonlocal must, should, repaired
+        for f in findings:
+            repaired += f.repaired
+            must += f.level == "must" and not f.repaired
+            should += f.level == "should" and not f.repaired
+            yield f
+
+    with _bar(shown=not as_json) as progress:
+        findings = counted(check_queue(where().name, settings, repair=repair, progress=progress))
+        if as_json:
+            for f in findings:
+                print_json(dataclasses.asdict(f))
+        rows = ((_outcome(f), f.code, f.path, f.found, f.fix) for f in findings)
+        if not on_terminal():
+            print_rows((), rows)  # as they are found
+        table = list(itertools.islice(rows, MAX_ROWS))  # a table is drawn when the bar is gone
+        more = sum(1 for _ in rows)
+    if table:
+        styles = {"must": RED, "should": YELLOW, "repaired": GREEN}
+        print_rows(("level", "code", "path", "found", "what to do"), table, styles=styles)
+    if more:
+        say(f"{more} more are not shown: pipe the output, or use --json")
+    left = must + should
+    say(f"{left or 'no'} finding{'' if left == 1 else 's'}: {must} must, {should} should; {repaired} repaired")
+    if left:
+        raise click.exceptions.Exit(FAILED)
+
+
+def _outcome(finding: Finding) -> str:
+    return "repaired" if finding.repaired else finding.level
+
+
+@contextlib.contextmanager
+def _bar(*, shown: bool) -> Iterator[Callable[[int, int], None] | None]:
+    """Show on a terminal how far a long check is."""
+    if not (shown and on_terminal() and sys.stderr.isatty()):
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    began = time.monotonic()
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        line = bar.add_task("checking", total=None, visible=False)
+
+        def progress(done: int, total: int) -> None:
+            bar.update(line, completed=done, total=total, visible=time.monotonic() - began > BAR_AFTER)
+
+        yield progress
 
 
 @click.command(short_help="Tell whether this node is fit: clock, disk, power, limits, settings.")

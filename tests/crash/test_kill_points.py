@@ -160,8 +160,17 @@ def calls_of(operation: Operation, folder: Path, durability: str) -> list[str]:
     return disk.calls
 
 
-def test_a_process_may_be_killed_before_any_call(operation: Operation, durability: str, folders: Path) -> None:
-    settings = {"durability": durability, **operation.settings}
+@dataclass(frozen=True)
+class Killed:
+    """What a process left that was killed."""
+
+    folder: Path
+    where: str
+    returned: bool  # it had done everything
+
+
+def kill_before_each_call(operation: Operation, folders: Path, settings: dict[str, Any]) -> Iterator[Killed]:
+    """Kill a process before its first call, another one before its second, and so on to the end."""
     k, returned = 0, False
     while not returned:
         k += 1
@@ -184,9 +193,29 @@ def test_a_process_may_be_killed_before_any_call(operation: Operation, durabilit
         assert reap(forked(victim)) == -signal.SIGKILL
         returned = ended.exists()
         where = "killed after it had returned" if returned else f"killed before call {k} (… {log.read_text()})"
-        check_what_is_left(operation, folder, settings, where, returned=returned)
+        yield Killed(folder, where, returned)
         shutil.rmtree(folder)
     assert k > 3, "it hardly touched the disk: this proves nothing"
+
+
+def test_a_process_may_be_killed_before_any_call(operation: Operation, durability: str, folders: Path) -> None:
+    settings = {"durability": durability, **operation.settings}
+    for left in kill_before_each_call(operation, folders, settings):
+        check_what_is_left(operation, left.folder, settings, left.where, returned=left.returned)
+
+
+def test_fsck_knows_and_repairs_what_a_killed_process_leaves(operation: Operation, folders: Path) -> None:
+    settings = {"durability": "fast", **operation.settings}
+    for left in kill_before_each_call(operation, folders, settings):
+        with open_plain(left.folder, **settings) as queue:
+            found = list(queue.fsck(settle=0))
+            assert [f for f in found if f.level == "must"] == [], left.where
+            repaired = list(queue.fsck(repair=True, settle=0))
+            assert [f for f in repaired if f.repairable and not f.repaired] == [], left.where
+            assert [f for f in queue.fsck(settle=0) if f.repairable] == [], left.where
+        check_what_is_left(operation, left.folder, settings, left.where, returned=left.returned)
+        with open_plain(left.folder, **settings) as queue:
+            assert list(queue.fsck(settle=0)) == [], left.where
 
 
 def check_what_is_left(

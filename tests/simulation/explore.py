@@ -192,11 +192,16 @@ class Run:
 
     def finish(self) -> None:
         """Let a fresh worker clear up, and look at what is left."""
+        if self.scenario.fsck:
+            self.alone("fsck", "fsck fsck_again")
         self.alone("fresh", "repair")
         if self.calm:  # then nobody has to clear up either
             self.checker.finish()
             self.check()
-        self.alone("tidy", "tidy")
+        if self.scenario.fsck:
+            self.alone("fsck", "fsck fsck_again fsck_clean")
+        else:
+            self.alone("tidy", "tidy")
         self.checker.finish()
         self.check()
 

@@ -45,7 +45,8 @@ class Impatient(Judge):
 class Scenario:
     """A few processes at one task. `before` runs alone; `scripts` run against each other.
 
-    A script is words: push, rerun, claim, beat, ack, nack, give (back, not counted), cancel, redrive; for a delayed
+    A script is words: push, rerun, claim, beat, ack, nack, give (back, not counted), cancel, redrive, fsck
+    (with repair); for a delayed
     task schedule, promote (it is due), withdraw (cancel it wherever it is) and withdraw_in_place (as one must not).
     """
 
@@ -55,6 +56,7 @@ class Scenario:
     max_attempts: int = 3
     durable: bool = False
     epochs: bool = False  # workers look for the latest epoch of the task
+    fsck: bool = False  # at the end it is fsck that clears up, before and after the fresh worker
     log: Any = SlotLog
     store: type[DiskStore] = DiskStore
     intake: type[Intake] = Intake
@@ -198,6 +200,26 @@ class Worker:
                 self.clock.advance(2 * TTL)
         else:
             self.checker.failure(self.name, RuntimeError(f"the task is stuck in {FRONTIER}"))
+
+    def fsck(self) -> None:
+        """Repair the files. Nothing that workers do, also when they die, is an alarm."""
+        for finding in self.queue().fsck(repair=True, settle=0):
+            if finding.level == "must":
+                self.checker.failure(
+                    self.name, RuntimeError(f"fsck says {finding.level}: {finding.code} {finding.path}")
+                )
+
+    def fsck_again(self) -> None:
+        """Nothing is left to repair: to be run alone, after a repair."""
+        for finding in self.queue().fsck(settle=0):
+            if finding.repairable:
+                self.checker.failure(self.name, RuntimeError(f"fsck left {finding.code} {finding.path}"))
+
+    def fsck_clean(self) -> None:
+        """After all work is done, only what nothing guards may be left."""
+        for finding in self.queue().fsck(settle=0):
+            if finding.code != "orphan-slots":
+                self.checker.failure(self.name, RuntimeError(f"fsck still finds {finding.code} {finding.path}"))
 
     def tidy(self) -> None:
         """Clear up what crashes left."""

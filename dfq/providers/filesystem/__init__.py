@@ -4,6 +4,8 @@ intake      what is pushed becomes a file      view          looking at the file
 schedule    what is not due yet                idle, wake    sleeping until something happens
 frontier    which task to try next             housekeeping  what crashes leave behind
 meta        queue.json                         steady        whether the clock can be trusted
+fsck        checking all of it, and repairing  audit, faults  what contradicts the format
+check       the same for a queue that cannot be opened
 tiles, index: a frontier that another tool owns
 foldertime, agenda, complaints: what a scan remembers
 """

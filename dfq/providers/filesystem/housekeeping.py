@@ -112,7 +112,7 @@ class Housekeeping:
         stale = [name for name in old if not self._log.is_retired(name)]
         self._retire(shard, [name for name in old if name not in stale and not self._needed(name)])
         for name in stale:
-            self._store.remove(self._tree.retired(name))
+            self._log.unlist(name)
 
     def _witnesses(self, shard: str) -> None:
         folder, retain = f"{COMPLETED}/{shard}", self._retention.completed
@@ -149,9 +149,18 @@ class Housekeeping:
             self._view.withdraw(name)
         for folder in self._view.folders(shard):
             self._store.sync_folder(folder)
+        later = [name for name in names if epoch_of(name)]
+        for name in later:
+            self._unguard(name)
+        if later:  # the first one tells that there are others, so they must not come back without it
+            self._store.sync_folder(f"{COMPLETED}/{shard}")
         for name in names:
-            self._store.remove(self._tree.completed(name))
-            self._store.remove(self._tree.retired(name))
+            if not epoch_of(name):
+                self._unguard(name)
+
+    def _unguard(self, name: str) -> None:
+        self._store.remove(self._tree.completed(name))
+        self._store.remove(self._tree.retired(name))
 
     def _temporary(self, now: float) -> None:
         # By our own clock since we first saw it: they are few, and their writer may still be at it.

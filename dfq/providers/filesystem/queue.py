@@ -12,7 +12,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dfq import checks
 from dfq.claim import Blocked, Claim, Gone
@@ -40,6 +40,10 @@ from dfq.stalled import Pulse
 from dfq.stores.disk import DiskStore
 from dfq.tree import PAUSED, Entry, Tree, epoch_of, id_of, in_epoch, plain
 from dfq.trouble import trouble
+
+if TYPE_CHECKING:
+    from dfq.providers.filesystem.faults import Finding
+    from dfq.providers.filesystem.fsck import Progress
 
 log = logging.getLogger("dfq")
 
@@ -428,7 +432,7 @@ class FilesystemQueue(QueueManager):
         checks.check_task(task, "ack")
         value, encoding = encode_result(result, self.settings.max_payload)
         stub = self.settings.on_ack == "delete"
-        with trouble("ack", self.where), (claim := self._claim_of(task)).mutex:
+        with self._settling("ack", task) as claim:
             witness = witness_of(claim, self._machine, self._clock, "done", None if stub else value, encoding)
             self._log.complete(claim, witness | {"stub": True} if stub else witness, retire=stub)
         self._renewer.remove(claim)
@@ -438,7 +442,7 @@ class FilesystemQueue(QueueManager):
     def nack(self, task: Task, error: str | None = None, delay: float = 0, *, count: bool = True) -> None:
         checks.check_task(task, "nack")
         error, delay = checks.check_error(error), checks.check_delay(delay)
-        with trouble("nack", self.where), (claim := self._claim_of(task)).mutex:
+        with self._settling("nack", task) as claim:
             self._log.release(claim, error=error, delay=delay, count=count)
         self._renewer.remove(claim)
         self._came_back(claim)
@@ -446,8 +450,18 @@ class FilesystemQueue(QueueManager):
     def heartbeat(self, task: Task, extend: float | None = None) -> None:
         checks.check_task(task, "heartbeat")
         ttl = None if extend is None else checks.check_lease(extend, "extend")
-        with trouble("heartbeat", self.where), (claim := self._claim_of(task)).mutex:
+        with self._settling("heartbeat", task) as claim:
             self._log.heartbeat(claim, ttl)
+
+    @contextlib.contextmanager
+    def _settling(self, what: str, task: Task) -> Iterator[Claim]:
+        with trouble(what, self.where), (claim := self._claim_of(task)).mutex:
+            try:
+                yield claim
+            except LeaseLost:
+                self._renewer.remove(claim)
+                self._came_back(claim)  # whose it is now we do not know: it may be anybody's, also ours again
+                raise
 
     def resume_lease(self, receipt: str) -> Task:
         with self._trouble("resume a lease"):
@@ -569,6 +583,30 @@ class FilesystemQueue(QueueManager):
             for name in names | {entry.name for entry in self._view.frontier()}:
                 gone += sum(self._log.cancel(entry) for entry in self._view.places(name))
             return gone
+
+    def fsck(
+        self, *, repair: bool = False, settle: float | None = None, progress: Progress | None = None
+    ) -> Iterator[Finding]:
+        """Check every file against the format (ADR 012) and iterate over what is wrong.
+
+        With repair, what can be put right without a person is; workers may run meanwhile. What looks wrong is looked
+        at again after `settle` seconds (one). `progress` is called with how many of how many parts were looked at.
+        """
+        from dfq.providers.filesystem.fsck import SETTLE, Fsck
+
+        check = Fsck(
+            self._store,
+            self._tree,
+            self._log,
+            Schedule(self._store, self._tree, self._clock, self._machine, self._max_file),
+            Steadiness(self._store, self._clock, self._machine),
+            self._clock,
+            max_file=self._max_file,
+            settle=SETTLE if settle is None else settle,
+            wait=self._interrupted.wait,
+        )
+        with self._trouble("check"):
+            yield from check.findings(repair=repair, progress=progress)
 
     def pause(self) -> None:
         with self._trouble("pause"):
