@@ -97,7 +97,7 @@ class Worker:
         settings = Settings(durability=durability, shards=1, lease=TTL, max_attempts=self.scenario.max_attempts)
         queue = FilesystemQueue("q", settings, self.disk, clock=self.clock, machine=self.machine)
         queue._store.__class__, queue._intake.__class__ = self.scenario.store, self.scenario.intake
-        queue._log = queue._housekeeping._log = self.log
+        queue._log = queue._housekeeping._log = queue._used_ids._log = self.log
         return queue
 
     def look(self) -> Entry:

@@ -12,7 +12,7 @@ from dfq.errors import ConfigError, InvalidTask, QueueUnavailable
 from dfq.mounts import filesystem_kind
 from dfq.ports import Clock
 from dfq.stores.disk import DiskStore
-from dfq.tree import COMPLETED, FAILED, FRONTIER, LEASES, META, SCHEDULED
+from dfq.tree import COMPLETED, FAILED, FOLDERS, FRONTIER, LEASES, META, SCHEDULED
 
 FORMAT = 1
 READ_LIMIT = 64 * 1024
@@ -27,6 +27,7 @@ def shards_of(store: DiskStore, clock: Clock, *, create: bool, shards: int, wher
     if raw is None:
         if not create:
             raise QueueUnavailable(f"there is no queue in {where}: make it with 'dfq init'")
+        _refuse_headless(store, where)
         _write(store, clock, shards, where, mode)
         raw = store.read(META, READ_LIMIT)
     file = f"{where}/{META}"
@@ -48,6 +49,15 @@ def shards_of(store: DiskStore, clock: Clock, *, create: bool, shards: int, wher
     if made != mode:
         raise ConfigError(f"setting frontier_mode = {mode!r}: the queue in {where} was made with {made!r}")
     return found
+
+
+def _refuse_headless(store: DiskStore, where: str) -> None:
+    """Raise QueueUnavailable for a tree that has lost its queue.json: a new one might not fit the tasks in it."""
+    if any(store.disk.look(folder) for folder in FOLDERS) and store.read(META, READ_LIMIT) is None:
+        raise QueueUnavailable(
+            f"{where}/{META} is missing, but there is a queue: restore it, with the number of shards that the queue "
+            'was made with, as in {"format": 1, "shards": 256}'
+        )
 
 
 def _write(store: DiskStore, clock: Clock, shards: int, where: str, mode: str) -> None:

@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING, Any
 
 from dfq import checks
 from dfq.claim import Blocked, Claim, Gone
-from dfq.codec import decode_payload, dumps, encode_result, iso, loads
+from dfq.codec import decode_payload, dumps, encode_result, iso
 from dfq.config import Settings
-from dfq.errors import InvalidTask, LeaseLost, QueueUnavailable, TaskExists, TaskNotFound, Unsupported
+from dfq.errors import InvalidTask, LeaseLost, QueueUnavailable, TaskNotFound, Unsupported
 from dfq.names import check_queue_name, encode
 from dfq.ports import Clock, Disk, Machine, OsDisk, SystemClock
+from dfq.providers.filesystem.again import Again
 from dfq.providers.filesystem.frontier import Frontier
 from dfq.providers.filesystem.housekeeping import Housekeeping, Retention
 from dfq.providers.filesystem.idle import Idle
@@ -38,7 +39,7 @@ from dfq.slotlog import Limits, SlotLog
 from dfq.staleness import Judge
 from dfq.stalled import Pulse
 from dfq.stores.disk import DiskStore
-from dfq.tree import PAUSED, Entry, Tree, epoch_of, id_of, in_epoch, plain
+from dfq.tree import PAUSED, Entry, Tree, id_of, plain
 from dfq.trouble import trouble
 
 if TYPE_CHECKING:
@@ -51,7 +52,6 @@ MANY = 1000  # tasks that push_many makes durable together
 SPARE_DESCRIPTORS = 64  # that are left to whoever uses the queue
 WARNINGS = 2000  # things to complain of, each once
 RETURNED = 10_000  # names to remember until the next poll
-EPOCH_RACES = 20  # how often a push looks again because somebody else pushed the same id's next epoch
 
 
 _LIVE: weakref.WeakSet[FilesystemQueue] = weakref.WeakSet()
@@ -158,6 +158,7 @@ class FilesystemQueue(QueueManager):
             max_payload=settings.max_payload,
             max_file=self._max_file,
         )
+        self._used_ids = Again(self._intake, self._view, self._log, store, tree, self.retry, self._cancel, where)
         # Of an index nothing expires; what lies in its own completed/ are the witnesses that a newer one replaced.
         keep = (0.0, None) if index else (settings.retain_completed, settings.retain_failed)
         retention = Retention.of(self._ttl, *keep)
@@ -226,70 +227,16 @@ class FilesystemQueue(QueueManager):
     def _write(self, batch: list[Item], if_exists: IfExists, on_skip: Callable[[str], None] | None) -> list[str]:
         with self._trouble("push"):
             taken = self._intake.write(batch)
-        with self._scan_lock:
-            for lane in {item.entry.lane for item in batch}:
-                self._frontier.arrived(lane)
-        self._idle.wake()
-        for item in taken:
-            if not self._push_again(item, if_exists) and on_skip is not None:
-                on_skip(item.id)
+            try:
+                for item in taken:
+                    if not self._used_ids.push(item, if_exists) and on_skip is not None:
+                        on_skip(item.id)
+            finally:  # some may be there whatever became of the others
+                with self._scan_lock:
+                    for lane in {item.entry.lane for item in batch}:
+                        self._frontier.arrived(lane)
+                self._idle.wake()
         return [item.id for item in batch]
-
-    def _push_again(self, item: Item, if_exists: IfExists) -> bool:
-        """Push an id that was used before: as its next epoch if that is asked for, or if it was cancelled (ADR 017).
-
-        Returns False if it is skipped instead.
-        """
-        for _ in range(EPOCH_RACES):
-            name = self._next_epoch(item, if_exists)
-            if name is None:
-                return if_exists != "skip"
-            with self._trouble("push"):
-                again = self._intake.prepare(item.push, epoch_of(name))
-                if not self._intake.write([again]) and self._anchored(again):
-                    return True
-        raise QueueUnavailable(f"task {item.id!r} is being pushed by too many at once: try again")
-
-    def _next_epoch(self, item: Item, if_exists: IfExists) -> str | None:
-        """Return the name to push an id under; None if nothing is to be pushed. Raises TaskExists."""
-        try:
-            info = self.get(item.id)
-        except TaskNotFound:  # retired meanwhile
-            first = self._tree.completed(in_epoch(item.entry.name, 0))
-            facts = self._disk.look(first)
-            if facts is not None and not facts.regular:
-                reason = f"{self.where}/{first} is no file, where its witness would be: remove it"
-                raise TaskExists(f"task {item.id!r} cannot be pushed: {reason}", task_id=item.id) from None
-            return in_epoch(item.entry.name, 0)
-        if info.state == "completed" and (entry := self._view.find(in_epoch(item.entry.name, info.epoch))):
-            self._log.finish(entry)  # the next epoch counts from its witness
-        following = in_epoch(item.entry.name, info.epoch + 1)
-        if info.ended_without_result:
-            return following
-        if if_exists == "skip":
-            return None
-        if if_exists == "rerun" and info.state == "completed":
-            return following
-        if if_exists == "rerun" and info.state == "failed":
-            pushed = loads(item.data, item.path)
-            if decode_payload(pushed["payload"], pushed["encoding"], item.path) == info.payload:
-                self.retry(item.id)
-                return None
-            self.cancel(item.id)
-            return following
-        hint = "use if_exists='skip', or 'rerun' to run it again once it is over"
-        raise TaskExists(f"task {item.id!r} is already {info.state}: {hint}", task_id=item.id, state=info.state)
-
-    def _anchored(self, item: Item) -> bool:
-        """Tell whether a later epoch that was just pushed may stay; if not, it was taken back.
-
-        While an id has later epochs, the witness of its first tells every push so. If it was retired in this very
-        moment, the task is taken out again in a way that holds, unless a worker has completed it already.
-        """
-        anchor = self._tree.completed(in_epoch(item.entry.name, 0))
-        if item.entry.witness == anchor or self._store.exists(anchor):
-            return True
-        return not self._log.cancel(self._tree.entry_at(item.path, item.entry.name, item.entry.lane))
 
     # -- poll --------------------------------------------------------------------------------------
 
