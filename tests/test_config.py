@@ -316,7 +316,7 @@ def test_an_unknown_provider_lists_the_known(variable: str, monkeypatch: pytest.
     "settings",
     [
         *({"queue_type": kind} for kind in ("sqs", "redis", "mailbox", "inbox", "storage")),
-        {"frontier_mode": "index"},
+        {"frontier_mode": "index", "queue_type": "memory"},
         {"bucket": "s3://b/p"},
         {"sqs_queue_url": "https://sqs/q"},
     ],

@@ -81,7 +81,8 @@ def _this_command() -> str:
     """Return how to run dfq from here, for a shell that knows nothing of our environment."""
     installed = Path(sys.executable).with_name("dfq")
     found = shutil.which("dfq")
-    if found is not None and os.path.realpath(found) == os.path.realpath(installed):
+    in_venv = sys.prefix != sys.base_prefix  # whose folder is in our PATH, but not in that of the shell that started us
+    if not in_venv and found is not None and os.path.realpath(found) == os.path.realpath(installed):
         return "dfq"
     if not os.access(installed, os.X_OK):
         return f"{shlex.quote(sys.executable)} -m dfq"

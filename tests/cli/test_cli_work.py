@@ -205,7 +205,7 @@ def test_the_demo_speaks_of_no_settings_that_it_ignores(dfq: Run) -> None:
 def test_a_demo_without_a_takeover_says_why(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], kind: str, why: str
 ) -> None:
-    monkeypatch.setattr("dfq.ports.filesystem_kind", lambda path: kind)
+    monkeypatch.setattr("dfq.mounts.filesystem_kind", lambda path: kind)
     monkeypatch.setattr("dfq.cli.demo.filesystem_kind", lambda path: kind)
     monkeypatch.setattr("dfq.cli.demo.PATIENCE", 0.0)
     demo = Demo(tmp_path / "demo", tmp_path)

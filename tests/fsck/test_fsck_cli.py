@@ -123,7 +123,7 @@ def test_a_folder_that_everyone_may_write_to_is_a_finding_and_no_refusal(ground:
 
 def test_a_queue_in_memory_has_no_files(ground: Ground) -> None:
     ran = fsck(ground, DFQ_QUEUE_TYPE="memory")
-    assert ran.returncode == 1
+    assert ran.returncode == 2
     assert "no files to check" in ran.stderr
 
 
