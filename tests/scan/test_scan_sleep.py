@@ -9,8 +9,8 @@ import time
 import pytest
 from scan_kit import PATIENCE, Place, Polling, count_looks, ids, odd, until
 
+from dfq.providers.filesystem.claiming import RETURNED
 from dfq.providers.filesystem.frontier import BUFFER
-from dfq.providers.filesystem.queue import RETURNED
 from dfq.queue import Push
 
 pytestmark = pytest.mark.timeout(90)
@@ -192,8 +192,8 @@ def test_names_that_come_back_do_not_pile_up_without_a_poll(place: Place) -> Non
     (task,) = queue.poll()
     queue.nack(task)
     for n in range(2 * RETURNED):
-        queue._returned.append(f"t{n}")
-    assert len(queue._returned) == RETURNED
+        queue._claiming.returned.append(f"t{n}")
+    assert len(queue._claiming.returned) == RETURNED
     assert ids(queue.poll()) == ["a"], "what was dropped is found all the same"
 
 
@@ -203,15 +203,15 @@ def test_no_name_that_comes_back_is_lost_between_threads(place: Place) -> None:
 
     def bring_back() -> None:
         for n in range(total):
-            while len(queue._returned) >= RETURNED - 1:
+            while len(queue._claiming.returned) >= RETURNED - 1:
                 time.sleep(0)
-            queue._returned.append(str(n))
+            queue._claiming.returned.append(str(n))
 
     thread = threading.Thread(target=bring_back)
     thread.start()
     while thread.is_alive():
-        queue._offer_again()
-    queue._offer_again()
+        queue._claiming._offer_again()
+    queue._claiming._offer_again()
     assert len(offered) == total
 
 

@@ -2,7 +2,8 @@
 
 intake      what is pushed becomes a file      view          looking at the files
 schedule    what is not due yet                idle, wake    sleeping until something happens
-frontier    which task to try next             housekeeping  what crashes leave behind
+again       the same id once more              housekeeping  what is left behind, and what is past its time
+frontier    which task to try next             claiming      trying it
 meta        queue.json                         steady        whether the clock can be trusted
 fsck        checking all of it, and repairing  audit, faults  what contradicts the format
 check       the same for a queue that cannot be opened

@@ -9,19 +9,19 @@ import os
 import resource
 import threading
 import weakref
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from dfq import checks
-from dfq.claim import Blocked, Claim, Gone
+from dfq.claim import Claim
 from dfq.codec import decode_payload, dumps, encode_result, iso
 from dfq.config import Settings
 from dfq.errors import InvalidTask, LeaseLost, QueueUnavailable, TaskNotFound, Unsupported
 from dfq.names import check_queue_name, encode
 from dfq.ports import Clock, Disk, Machine, OsDisk, SystemClock
 from dfq.providers.filesystem.again import Again
+from dfq.providers.filesystem.claiming import Claiming
 from dfq.providers.filesystem.frontier import Frontier
 from dfq.providers.filesystem.housekeeping import Housekeeping, Retention
 from dfq.providers.filesystem.idle import Idle
@@ -50,8 +50,6 @@ log = logging.getLogger("dfq")
 
 MANY = 1000  # tasks that push_many makes durable together
 SPARE_DESCRIPTORS = 64  # that are left to whoever uses the queue
-WARNINGS = 2000  # things to complain of, each once
-RETURNED = 10_000  # names to remember until the next poll
 
 
 _LIVE: weakref.WeakSet[FilesystemQueue] = weakref.WeakSet()
@@ -105,7 +103,6 @@ class FilesystemQueue(QueueManager):
         self._given_machine = machine
         self._disk = disk
         self._closed = False
-        self._warned: set[str] = set()
         store = DiskStore(disk, durable=settings.durability == "full")
         mode = settings.frontier_mode
         self._build(shards_of(store, self._clock, create=create, shards=settings.shards, mode=mode, where=where))
@@ -174,8 +171,9 @@ class FilesystemQueue(QueueManager):
             max_run=settings.max_run,
             on_end=self._came_back,
         )
-        self._returned: deque[str] = deque(maxlen=RETURNED)  # names to offer again, from other threads
-        self._disk_was_full = False
+        self._claiming = Claiming(
+            self._log, self._frontier, self._schedule, self._idle, disk, self._clock, self._located, owned=not index
+        )
 
     def _forked(self) -> None:
         """Become the queue of a child process: with its own locks, thread and events, and nothing held."""
@@ -262,7 +260,6 @@ class FilesystemQueue(QueueManager):
                 self._idle.sleep(left, news, paused=self.paused)
 
     def _take(self, batch_size: int, ttl: float, liveness: str) -> list[Task]:
-        tasks: list[Task] = []
         if liveness == "lock":  # each held lease is an open file
             free = self._free_descriptors()
             if free < 1:
@@ -271,60 +268,11 @@ class FilesystemQueue(QueueManager):
         with self._scan_lock:
             if self._disk.exists(PAUSED):
                 return []
-            self._check_space()
-            self._offer_again()
-            for entry in self._schedule.promote():
-                self._frontier.hint(entry)
-            try:
-                for entry in self._frontier.candidates():
-                    claim = self._try(entry, ttl, liveness)
-                    if claim is not None:
-                        tasks.append(self._hand_out(claim, renew=liveness == "lock"))
-                        if len(tasks) == batch_size:
-                            break
-            except OSError:
-                if not tasks:  # what is claimed already must reach the caller
-                    raise
-        self._warn_of_strangers()
-        return tasks
+            return self._claiming.take(batch_size, ttl, liveness, self._hand_out)
 
-    def _try(self, entry: Entry, ttl: float, liveness: str) -> Claim | None:
-        try:
-            got = self._log.claim(entry, ttl=ttl, liveness=liveness)
-        except OSError as e:
-            self._disk_was_full = e.errno in (errno.ENOSPC, errno.EDQUOT)
-            self._frontier.block(entry, self._clock.elapsed() + 1.0)
-            raise
-        if isinstance(got, Claim):
-            self._frontier.block(entry, self._clock.elapsed() + ttl)  # nobody may be renewing it
-            return got
-        if isinstance(got, Gone):
-            self._frontier.forget(entry)
-        elif isinstance(got, Blocked):
-            self._block(entry, got)
-        else:
-            self._frontier.block(entry, self._clock.elapsed() + ttl, held=True)
-        return None
-
-    def _tidy(self, *, busy: bool) -> None:
-        try:
-            with self._scan_lock:
-                self._housekeeping.tidy(busy=busy)
-        except OSError as e:  # nothing depends on it, least of all the tasks that were just claimed
-            log.warning("%s: clearing up: %s", self.where, e)
-
-    def _block(self, entry: Entry, blocked: Blocked) -> None:
-        until = blocked.until
-        if blocked.in_the_way is not None:
-            self._warn(blocked.in_the_way, "is no file, so it proves nothing: its task waits until this is removed")
-        if blocked.held and until is not None:
-            soon = self._idle.look_again_in(entry.name)
-            until = until if soon is None else min(until, self._clock.elapsed() + soon)
-        self._frontier.block(entry, until, dead=blocked.dead, held=blocked.held)
-
-    def _hand_out(self, claim: Claim, *, renew: bool) -> Task:
+    def _hand_out(self, claim: Claim, liveness: str) -> Task:
         task = self._task(claim)
-        if not renew:
+        if liveness != "lock":
             claim.hold.close()
             return task
         try:
@@ -347,31 +295,16 @@ class FilesystemQueue(QueueManager):
             held=claim,
         )
 
+    def _tidy(self, *, busy: bool) -> None:
+        try:
+            with self._scan_lock:
+                self._housekeeping.tidy(busy=busy)
+        except OSError as e:  # nothing depends on it, least of all the tasks that were just claimed
+            log.warning("%s: clearing up: %s", self.where, e)
+
     def _came_back(self, claim: Claim) -> None:
-        self._returned.append(claim.entry.name)
+        self._claiming.returned.append(claim.entry.name)
         self._idle.wake()
-
-    def _offer_again(self) -> None:
-        if len(self._returned) == RETURNED:  # some were dropped, we do not know which
-            self._returned.clear()
-            self._frontier.start_over()
-        while self._returned:
-            self._frontier.unblock(self._returned.popleft())
-
-    def _check_space(self) -> None:
-        if self._disk_was_full and self._disk.free_bytes() < 64 * 1024:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), self.where)
-        self._disk_was_full = False
-
-    def _warn_of_strangers(self) -> None:
-        for path in self._frontier.strangers() - self._warned:
-            folder = path.count("/") < 3
-            self._warn(path, "is no folder: no task in it is seen" if folder else "is no task and is left alone")
-
-    def _warn(self, path: str, what: str) -> None:
-        if path not in self._warned and len(self._warned) < WARNINGS:
-            self._warned.add(path)
-            log.warning("%s/%s %s", self.where, path, what)
 
     # -- settle ------------------------------------------------------------------------------------
 
@@ -492,7 +425,7 @@ class FilesystemQueue(QueueManager):
             return ids
 
     def _again(self, entry: Entry) -> str:
-        self._returned.append(entry.name)
+        self._claiming.returned.append(entry.name)
         self._idle.wake()
         return id_of(entry.name) or self._view.id_of(entry)
 
