@@ -327,6 +327,8 @@ class SlotLog:
 
     def _end_without_result(self, claim: Claim, state: str) -> bool:
         try:
+            # A power cut must not leave the end without the takeover: a retry would fill the gap, and end the task.
+            self._store.sync(self._tree.slot(claim.entry.name, claim.generation))
             self.complete(claim, witness_of(claim, self._machine, self._clock, state), retire=True)
         except LeaseLost:
             return False

@@ -26,6 +26,7 @@ class Checker:
         self._pushed: dict[str, int] = {}  # how many pushes of a name were accepted
         self._accepted: dict[str, tuple[str, str]] = {}  # name -> (process, nonce or "cancelled")
         self._created: dict[tuple[str, int], str] = {}  # slot -> process, for slots of tasks not completed
+        self._alive: set[str] = set()  # put back, and not dead again since
         self._void: set[tuple[str, int, str]] = set()  # leases created when the task was completed already
 
     def moved_to(self, platter: Platter) -> Checker:
@@ -36,7 +37,7 @@ class Checker:
 
     def key(self) -> int:
         """Return a digest of what the checker remembers."""
-        created, void = frozenset(self._created.items()), frozenset(self._void)
+        created, void = frozenset(self._created.items()), frozenset(self._void | {(n, 0, "alive") for n in self._alive})
         return hash((frozenset(self._pushed.items()), frozenset(self._accepted.items()), created, void))
 
     # -- what calls returned -----------------------------------------------------------------------
@@ -61,6 +62,14 @@ class Checker:
         if self._witness(name).get("state") != "cancelled":
             self._violation(f"{name} was cancelled, but its witness does not say so")
 
+    def redriven(self, name: str) -> None:
+        self._alive.add(name)
+
+    def expired(self, process: str, name: str) -> None:
+        self._accept(process, name, "expired")
+        if name in self._alive:
+            self._violation(f"{process} let {name} expire, which had been put back")
+
     def failure(self, process: str, error: BaseException) -> None:
         self._violation(f"{process} met an error that no caller expects: {error!r}")
 
@@ -81,6 +90,8 @@ class Checker:
             if folder == COMPLETED:
                 self._violation(f"{process} removed the witness {path}")
         elif folder == LEASES and (slot := slot_name(filename)) is not None:
+            if _json(inode).get("state") == "dead":
+                self._alive.discard(slot[0])
             if self._witness(slot[0]):
                 self._void.add((*slot, process))  # to be taken back by whoever made it
             elif slot in self._created:
@@ -112,13 +123,14 @@ class Checker:
                 self._violation(f"the accepted completion of {name} is gone or was replaced: {witness}")
         for name, witness in completed.items():
             state = _json(witness).get("state")
-            if state not in ("done", "cancelled"):
+            stub = state in ("cancelled", "expired") or _json(witness).get("stub") is True
+            if state not in ("done", "cancelled", "expired"):
                 self._violation(f"the witness of {name} cannot be read: {witness.data[:40]!r}")
             if name in failed:
                 self._violation(f"{name} is both completed and failed")
             if name in waiting or name in slots:
                 self._violation(f"{name} is completed, but was not cleared up: {sorted(slots.get(name, ()))}")
-            if (state == "cancelled") != (name in retired):
+            if stub != (name in retired):
                 self._violation(f"{name} is {state}, but {'' if name in retired else 'not '}listed as retired")
         for name, letter in failed.items():
             top = _top(slots.get(name, {}))

@@ -223,6 +223,8 @@ class SimDisk:
         inode.versions = [inode.data]
 
     def close(self, fd: int) -> None:
+        if fd not in self._platter.open:
+            return  # its process is dead, and only its memory is being cleared
         self._step("close", self._named(fd))
         self._platter.open.pop(fd).inode.locks.pop(fd, None)
 

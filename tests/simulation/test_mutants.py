@@ -156,6 +156,25 @@ RACES = [
     ),
 ]
 
+RACES += [
+    Mutant(
+        "an expiry takes over whatever there is now",
+        SlotLog,
+        "not old(self._tree.slot(entry.name, top.generation)):",
+        "not old(self._tree.slot(entry.name, top.generation)) or (top := self.top(entry.name)) is None:",
+        Scenario("expired or put back", ("expire", "redrive claim"), before=DEAD, max_attempts=1),
+        "which had been put back",
+    ),
+    Mutant(
+        "a stub is not listed as one",
+        SlotLog,
+        "if retire:  # only now: whatever is listed there loses its witness one day, so it must be this one",
+        "if False:",
+        Scenario("keeping nothing", ("claim ackd", "claim ackd")),
+        "not listed as retired",
+    ),
+]
+
 CUTS = [
     Mutant(
         "a helper removes the task before the witness is durable",

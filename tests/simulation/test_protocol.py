@@ -24,6 +24,9 @@ TWO = [
     Scenario("redriven twice", ("redrive", "redrive claim ack"), before=DEAD, max_attempts=1),
     Scenario("dead and cancelled", ("redrive claim ack", "cancel"), before=DEAD, max_attempts=1),
     Scenario("dead again", ("redrive claim nack", "claim"), before=DEAD, max_attempts=1),
+    Scenario("keeping nothing", ("claim ackd", "claim ackd")),
+    Scenario("expired or put back", ("expire", "redrive claim ack"), before=DEAD, max_attempts=1),
+    Scenario("expired or cancelled", ("expire", "cancel"), before=DEAD, max_attempts=1),
     Scenario("put back", ("claim ack", "rerun claim ack"), epochs=True),
     Scenario("put back by two", ("rerun claim ack", "rerun claim ack"), before="push claim ack", epochs=True),
     Scenario("cancelled and pushed", ("claim ack", "cancel push claim ack"), epochs=True),
@@ -58,6 +61,13 @@ POWER = [
 ]
 
 
+#: A cut may leave a lease above a gap here, which only the next retry fills: not clean, and no harm.
+POWER_AND_GAPS = [
+    *POWER,
+    Scenario("expiry", ("expire", "redrive claim ackd", "claim"), before=DEAD, max_attempts=1, durable=True),
+]
+
+
 def ids(scenario: Scenario) -> str:
     return scenario.name
 
@@ -87,7 +97,7 @@ def test_many_processes_at_random(scenario: Scenario) -> None:
     report(scenario, wander(scenario, range(500), crashes=2))
 
 
-@pytest.mark.parametrize("scenario", POWER, ids=ids)
+@pytest.mark.parametrize("scenario", POWER_AND_GAPS, ids=ids)
 def test_nothing_that_returned_is_undone_by_a_power_cut(scenario: Scenario) -> None:
     report(scenario, wander(scenario, range(250), crashes=1, cuts=0.25))
 

@@ -45,9 +45,9 @@ class Impatient(Judge):
 class Scenario:
     """A few processes at one task. `before` runs alone; `scripts` run against each other.
 
-    A script is words: push, rerun, claim, beat, ack, nack, give (back, not counted), cancel, redrive, fsck
-    (with repair); for a delayed
-    task schedule, promote (it is due), withdraw (cancel it wherever it is) and withdraw_in_place (as one must not).
+    A script is words: push, rerun, claim, beat, ack, ackd, nack, give (back, not counted), cancel, redrive, expire,
+    fsck (with repair); for a delayed task schedule, promote (it is due), withdraw (cancel it wherever it is) and
+    withdraw_in_place (as one must not).
     """
 
     name: str
@@ -133,6 +133,20 @@ class Worker:
             self.log.complete(claim, witness_of(claim, self.machine, self.clock, result=self.name))
             self.checker.acked(self.name, claim.entry.name, claim.generation, claim.nonce)
 
+    def ackd(self) -> None:
+        """Ack as a queue does that keeps no witnesses (on_ack = "delete")."""
+        claim, self.held = self.held, None
+        if claim is not None:
+            witness = witness_of(claim, self.machine, self.clock, result=None) | {"stub": True}
+            self.log.complete(claim, witness, retire=True)
+            self.checker.acked(self.name, claim.entry.name, claim.generation, claim.nonce)
+
+    def expire(self) -> None:
+        """Be the housekeeper that finds a death old."""
+        entry = self.look()
+        if self.disk.exists(entry.path) and self.log.expire(entry, lambda slot: True):
+            self.checker.expired(self.name, entry.name)
+
     def nack(self) -> None:
         claim, self.held = self.held, None
         if claim is not None:
@@ -144,7 +158,9 @@ class Worker:
             self.log.release(claim, error=None, delay=0, count=False)
 
     def redrive(self) -> None:
-        self.log.redrive(self.look())
+        entry = self.look()
+        if self.log.redrive(entry):
+            self.checker.redriven(entry.name)
 
     def cancel(self) -> None:
         # As the queue does: only what was found is cancelled.
