@@ -67,7 +67,13 @@ class SlotLog:
     def claim(self, entry: Entry, *, ttl: float, liveness: str = "lock") -> Claim | Blocked | Gone | Raced:
         """Claim a task if nobody holds it; on the way, finish what others left half done."""
         store, name = self._store, entry.name
-        if store.exists(entry.witness):
+        try:
+            over = store.exists(entry.witness)
+        except NotADirectoryError:  # in another's tree: this must not keep the other tasks waiting
+            if self._limits.owned:
+                raise
+            return Blocked(self._clock.elapsed() + IN_THE_WAY, in_the_way=parent(entry.witness))
+        if over:
             if self._sweep(entry):
                 return Gone()
             return Blocked(self._clock.elapsed() + IN_THE_WAY, in_the_way=entry.witness)
@@ -131,7 +137,7 @@ class SlotLog:
                 hold.close()
                 return Gone()
             try:
-                task = self._parse_task(raw, entry, self._max_task)
+                task = self._parse(raw, entry)
             except InvalidTask as e:
                 if not count:
                     task = {"id": None, "payload": None, "encoding": "json"}
@@ -262,7 +268,7 @@ class SlotLog:
         record = found.record | {"generation": generation, "attempt": found.attempt, "ttl_s": ttl}
         record["token"] = token_of(name, generation)
         try:
-            task = self._parse_task(raw, entry, self._max_task)
+            task = self._parse(raw, entry)
         except InvalidTask:
             hold.close()
             raise
@@ -407,6 +413,8 @@ class SlotLog:
             self._store.remove(self._tree.retired(name))
 
     def _retire_stub(self, name: str, done: str) -> None:
+        if not self._limits.owned:  # whatever another tool's witness says: it is not ours to remove
+            return
         # Whoever left it only as a guard may have died between the links into completed/ and retired/.
         retired = self._tree.retired(name)
         if self._store.exists(retired):
@@ -433,7 +441,7 @@ class SlotLog:
         if raw is None:
             return False
         try:
-            task = self._parse_task(raw, entry, self._max_task)
+            task = self._parse(raw, entry)
         except InvalidTask as e:
             task, reason = {"id": None, "payload": None, "encoding": "json"}, f"{e}; fix the file, then retry"
         letter = letter_of(task, entry, top, reason, self._errors(name, top), self._machine, self._clock)
@@ -528,4 +536,14 @@ class SlotLog:
             self._show_dead(entry, newer.generation)
 
     def _read_task(self, entry: Entry) -> bytes | None:
-        return self._store.read(entry.path, self._max_task)
+        raw = self._store.read(entry.path, self._max_task)
+        if raw or self._limits.owned or raw is None:
+            return raw
+        facts = self._store.disk.look(entry.path)
+        return raw if facts is not None and facts.regular else None  # a folder or a link by now: no task
+
+    def _parse(self, raw: bytes, entry: Entry) -> dict[str, Any]:
+        # The payload of a tile is its bytes, so one that we may not read must not pass for an empty one.
+        if not raw and not self._limits.owned and (facts := self._store.disk.look(entry.path)) and facts.size:
+            raise InvalidTask(f"{entry.path}: the file cannot be read: check who owns it")
+        return self._parse_task(raw, entry, self._max_task)

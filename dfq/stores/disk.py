@@ -71,7 +71,7 @@ class DiskStore:
         The name is ours from the first call on, so the lease may be seen empty for a moment.
         """
         try:
-            fd = self._making(path, self.disk.create)
+            fd = self.making(path, self.disk.create)
         except FileExistsError:
             return None
         try:
@@ -112,7 +112,7 @@ class DiskStore:
     def name(self, staged: int, path: str) -> bool:
         """Give staged content a name; False if the name is taken."""
         try:
-            self._making(path, lambda p: self.disk.link(staged, p))
+            self.making(path, lambda p: self.disk.link(staged, p))
         except FileExistsError:
             return False
         except OSError as e:
@@ -138,7 +138,7 @@ class DiskStore:
     def name_again(self, source: str, path: str) -> bool | None:
         """Give a file a second name; False if it is taken, None if the source is gone."""
         try:
-            self._making(path, lambda p: self.disk.link_path(source, p))
+            self.making(path, lambda p: self.disk.link_path(source, p))
         except FileExistsError:
             return False
         except FileNotFoundError:
@@ -239,7 +239,13 @@ class DiskStore:
             self._real.add(directory)
         return True
 
-    def _making(self, path: str, create: Callable[[str], T]) -> T:
+    def _forget(self, directory: str) -> None:
+        """Know nothing of a directory any more, nor of those above it: another tool may have removed them all."""
+        while directory:
+            self._ready.discard(directory)
+            directory = parent(directory)
+
+    def making(self, path: str, create: Callable[[str], T]) -> T:
         """Create a name, and its directory if that is missing or was removed meanwhile."""
         directory = parent(path)
         for _ in range(TRIES if comes_and_goes(directory) else 1):
@@ -247,7 +253,7 @@ class DiskStore:
             try:
                 return create(path)
             except FileNotFoundError:
-                self._ready.discard(directory)
+                self._forget(directory)
                 if self.disk.exists(directory) and not comes_and_goes(directory):
                     raise
         self.ready(directory)

@@ -420,3 +420,85 @@ def _try(q: dfq.QueueManager) -> list[dfq.Task]:
         return q.poll()
     except dfq.QueueUnavailable:
         return []
+
+
+def test_whatever_another_tools_witness_says_it_is_not_removed(index: Index) -> None:
+    clock = Ahead()
+    q = index.queue_with(clock)
+    index.add("a.csv")
+    task = claim(q)
+    index.witnesses.mkdir(exist_ok=True)
+    (index.witnesses / "a.csv").write_text('{"state": "cancelled", "stub": true}')
+    with pytest.raises(dfq.LeaseLost):
+        q.ack(task)
+    for _ in range(10):
+        clock.by += 3600
+        assert q.poll() == []
+    assert (index.witnesses / "a.csv").exists()
+
+
+def test_a_tile_that_was_replaced_after_the_scan_is_not_an_empty_one(index: Index) -> None:
+    for name in "abc":
+        index.add(f"{name}.csv", "content")
+    q = index.queue()
+    first = claim(q)
+    for name in "abc":
+        file = index.tiles / f"{name}.csv"
+        if file.name != first.id:
+            file.unlink()
+            file.symlink_to("/etc/passwd")
+    assert q.poll(10) == []
+    assert q.counts().completed == 0
+
+
+def test_folders_of_witnesses_may_be_removed_at_any_time(index: Index) -> None:
+    clock = Ahead()
+    q = index.queue_with(clock, refresh_after=30 * DAY)
+    index.add("29.5/-98.5/a.csv")
+    q.ack(claim(q))
+    clock.by += 31 * DAY
+    again = claim(q)
+    shutil.rmtree(index.witnesses / "29.5")
+    q.ack(again, result="again")
+    index.add("29.5/-98.5/b.csv")
+    shutil.rmtree(index.witnesses / "29.5")
+    tasks = q.poll(10)
+    for task in tasks:
+        q.ack(task)
+    assert (index.witnesses / "29.5/-98.5/b.csv").exists()
+
+
+def test_a_file_in_place_of_a_folder_of_witnesses_keeps_nobody_waiting(index: Index) -> None:
+    index.add("bad/a.csv")
+    index.add("good.csv")
+    index.witnesses.mkdir()
+    (index.witnesses / "bad").write_text("a file")
+    q = index.queue()
+    for _ in range(3):
+        for task in q.poll(10):
+            assert task.id == "good.csv"
+            q.ack(task)
+    assert (index.witnesses / "good.csv").exists()
+
+
+def test_a_tile_that_was_redone_by_hand_is_not_overwritten_by_an_older_run(index: Index) -> None:
+    clock = Ahead()
+    q = index.queue_with(clock, refresh_after=30 * DAY)
+    index.add("a.csv")
+    q.ack(claim(q), result=0)
+    clock.by += 31 * DAY
+    q.ack(claim(q), result=1)
+    (index.witnesses / "a.csv").unlink()
+    q = index.queue_with(clock, refresh_after=30 * DAY)
+    clock.by += 1
+    q.ack(claim(q), result=2)
+    clock.by += 31 * DAY
+    q.ack(claim(q), result=3)
+    assert json.loads((index.witnesses / "a.csv").read_text())["result"] == 3
+
+
+def test_an_id_with_a_nul_is_no_path(index: Index) -> None:
+    q = index.queue()
+    for act in (q.get, q.retry):
+        with pytest.raises(dfq.TaskNotFound):
+            act("a\0b")

@@ -264,3 +264,57 @@ def test_a_temporary_file_goes_an_hour_after_it_was_first_seen(house: House) -> 
     assert (house.folder / ".tmp-1-abc").exists()
     house.live(q, 1300)
     assert not (house.folder / ".tmp-1-abc").exists()
+
+
+def test_a_cancelled_first_epoch_stays_for_the_latest_one(house: House) -> None:
+    q = house.queue()
+    q.push({}, id="t")
+    q.cancel("t")
+    complete(q)
+    house.live(q, 7 * DAY - HOUR)
+    complete(q, if_exists="rerun")
+    house.live(q, 5 * HOUR)
+    assert house.files("completed") == ["completed/0/t.json", "completed/0/t~e2.json"]
+    with pytest.raises(dfq.TaskExists):
+        q.push({}, id="t")
+
+
+def test_a_folder_in_place_of_a_witness_takes_nothing_away(house: House) -> None:
+    q = house.queue(max_attempts=1)
+    bury(q, "dead")
+    q.push({}, id="live")
+    held = claim(q)
+    for name in ("live", "dead"):
+        (house.folder / f"completed/0/{name}.json").mkdir(parents=True)
+    for _ in range(3):
+        house.clock.pass_by(20)
+        q.heartbeat(held)
+        house.clock.pass_by(20)
+        q.heartbeat(held)
+        house.clock.pass_by(25)
+        assert q.poll() == []
+    assert house.files("failed") == ["failed/0/dead.json"]
+    for name in ("live", "dead"):
+        (house.folder / f"completed/0/{name}.json").rmdir()
+    q.ack(held)
+    assert q.get("dead").state == "failed"
+
+
+def test_a_rerun_that_meets_the_retirement_of_its_anchor_is_pushed_once(house: House) -> None:
+    q = house.queue()
+    complete(q)
+    intake_write = q._intake.write
+
+    def retire_meanwhile(items: list[Any]) -> list[Any]:
+        taken = intake_write(items)
+        if "~e1" in items[0].path:
+            (house.folder / "completed/0/t.json").unlink(missing_ok=True)
+        return taken
+
+    q._intake.write = retire_meanwhile  # type: ignore[method-assign]
+    assert q.push({"n": 2}, id="t", if_exists="rerun") == "t"
+    q._intake.write = intake_write  # type: ignore[method-assign]
+    (task,) = q.poll(10)
+    assert task.payload == {"n": 2}
+    q.ack(task)
+    assert q.poll() == []

@@ -50,6 +50,7 @@ REDRIVEN = Scenario("redriven", ("claim", "redrive claim ack"), before=DEAD, max
 CANCELLED = Scenario("cancelled", ("claim ack", "cancel"))
 
 POWER = Scenario("power", ("push", "claim ack", "claim ack"), before="", durable=True)
+POWER_HELPED = Scenario("power helped", ("claim ack", "claim", "claim"), durable=True)
 POWER_CANCEL = Scenario("power cancel", ("cancel", "claim ack", "claim"), durable=True)
 POWER_DEAD = Scenario("power dead", ("claim nack", "claim", "redrive"), max_attempts=1, durable=True)
 
@@ -181,7 +182,7 @@ CUTS = [
         SlotLog,
         "self._store.sync(entry.witness)",
         "pass",
-        POWER,
+        POWER_HELPED,
         "is lost",
     ),
     Mutant(

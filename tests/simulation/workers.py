@@ -23,7 +23,7 @@ from dfq.queue import IfExists
 from dfq.records import witness_of
 from dfq.slotlog import Limits, SlotLog
 from dfq.staleness import Judge
-from dfq.stores.disk import DiskStore
+from dfq.stores.disk import DiskStore, Hold
 from dfq.tree import FRONTIER, Entry, Tree, task_name
 
 TASK = "t"
@@ -259,8 +259,9 @@ def counted_nonce() -> str:
 
 @contextmanager
 def deterministic() -> Iterator[None]:
-    """Take chance out of the code under test: nonces are counted per process."""
+    """Take chance out of the code under test: nonces are counted per process, and no collector closes files."""
     with (
+        patch.object(Hold, "__del__", lambda hold: None),
         patch("dfq.slotlog.nonce", counted_nonce),
         patch("dfq.providers.filesystem.intake.nonce", counted_nonce),
         patch("dfq.providers.filesystem.meta.nonce", counted_nonce),

@@ -49,7 +49,10 @@ class Again:
             if name is None:
                 return if_exists != "skip"
             again = self._intake.prepare(item.push, epoch_of(name))
-            if not self._intake.write([again]) and self._anchored(again):
+            if self._intake.write([again]):
+                continue
+            # Without its anchor a later epoch is not found again: then the id is a new one, and this a plain push.
+            if self._anchored(again) or not self._intake.write([self._intake.prepare(item.push)]):
                 return True
         raise QueueUnavailable(f"task {item.id!r} is being pushed by too many at once: try again")
 
@@ -73,7 +76,10 @@ class Again:
             if self._same_payload(item, info):
                 self._retry(item.id)
                 return None
-            self._cancel(in_epoch(item.entry.name, info.epoch))
+            entry = self._view.find(in_epoch(item.entry.name, info.epoch))
+            # Over exactly this death: it may have been put back, and run, since we looked.
+            if entry is None or not self._log.expire(entry, lambda slot: True):
+                raise TaskNotFound(item.id)
             return following
         hint = "use if_exists='skip', or 'rerun' to run it again once it is over"
         raise TaskExists(f"task {item.id!r} is already {info.state}: {hint}", task_id=item.id, state=info.state)

@@ -91,14 +91,20 @@ class Housekeeping:
         for name in {found[0] for found in leases if found is not None}:
             # The witness forbids that the names are used anew, so removing them is safe.
             witness = self._tree.completed(name)
-            if self._store.exists(witness):
+            if self._is_over(name):
                 self._store.sync(witness)
                 self._log.sweep_slots(name, witness)
+
+    def _is_over(self, name: str) -> bool:
+        """Tell whether a name has its witness; a folder or a link in its place proves nothing."""
+        witness = self._tree.completed(name)
+        facts = self._store.disk.look(witness) if self._store.exists(witness) else None
+        return facts is not None and facts.regular
 
     def _letters(self, shard: str, steady: bool) -> None:
         retain = self._retention.failed
         for name, found in self._files(f"{FAILED}/{shard}"):
-            over = self._store.exists(self._tree.completed(name))
+            over = self._is_over(name)
             if over or not self._store.exists(self._tree.slot(name, 1)):
                 self._store.remove(self._tree.failed(name))
             elif steady and retain is not None and self._older(found.mtime_ns, retain):
@@ -110,7 +116,10 @@ class Housekeeping:
         old = [name for name, f in self._files(f"{RETIRED}/{shard}") if self._older(f.mtime_ns, self._retention.guard)]
         # A crash may have left the link of an earlier witness: then the one that is there now is no stub.
         stale = [name for name in old if not self._log.is_retired(name)]
-        self._retire(shard, [name for name in old if name not in stale and not self._needed(name)])
+        # A first epoch stays for any later one, also when the one right after it is gone (ADR 017).
+        later = {plain(name) for name, _ in self._files(f"{COMPLETED}/{shard}") if epoch_of(name)} if old else set()
+        kept = {name for name in old if name in later or self._needed(name)}
+        self._retire(shard, [name for name in old if name not in stale and name not in kept])
         for name in stale:
             self._log.unlist(name)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import NamedTuple
 
-from dfq.codec import loads
+from dfq.codec import iso, loads
 from dfq.config import Settings
 from dfq.errors import ConfigError, InvalidTask, QueueUnavailable
 from dfq.names import encode, is_hashed
@@ -24,7 +24,7 @@ _UNFINISHED = ("~", ".tmp", ".part", ".swp")
 def is_tile(path: str) -> bool:
     """Tell whether a path within the tree is a task: nothing hidden, temporary, or too long for a lease's name."""
     parts = path.split("/")
-    if len(parts) > MAX_DEPTH or any(not part or part.startswith(".") for part in parts):
+    if len(parts) > MAX_DEPTH or "\0" in path or any(not part or part.startswith(".") for part in parts):
         return False
     if path.endswith(_UNFINISHED):
         return False
@@ -132,16 +132,19 @@ class Tiles:
         if witness is None:
             return
         shown = f"{WITNESSES}/{path}"
-        self._store.ready(parent(shown))
         temporary = f"{parent(shown)}/.tmp-{os.getpid()}-{os.urandom(8).hex()}"
-        fd = self._disk.create(temporary)
+        fd = self._store.making(temporary, self._disk.create)
         try:
-            self._disk.write(fd, witness)
-            if self._store.durable:
-                self._disk.fsync(fd)
-        finally:
-            self._disk.close(fd)
-        self._disk.replace(temporary, shown)
+            try:
+                self._disk.write(fd, witness)
+                if self._store.durable:
+                    self._disk.fsync(fd)
+            finally:
+                self._disk.close(fd)
+            self._disk.replace(temporary, shown)
+        except BaseException:
+            self._disk.unlink(temporary)
+            raise
         self._store.sync(shown)
 
     def _scan_witnesses(self, inside: str) -> list[Found]:
@@ -155,7 +158,22 @@ class Tiles:
         after = self._refresh_after
         if after is None or self._clock.wall() - witness.mtime_ns / 1e9 < after:
             return None
-        return self.shown_epoch(path) + 1
+        epoch, name = self.shown_epoch(path) + 1, encode(path)
+        # Epochs that are over and older than what is shown: somebody removed or replaced the witness since.
+        while epoch and self._disk.exists(own := self._tree.completed(in_epoch(name, epoch))):
+            shown = self._completed_at(f"{WITNESSES}/{path}") or iso(witness.mtime_ns / 1e9)
+            if self._completed_at(own) >= shown:
+                break  # not shown yet, or set back: whoever claims it shows it
+            epoch += 1
+        return epoch
+
+    def _completed_at(self, path: str) -> str:
+        """Return when a witness says its task was completed; "" if it does not say."""
+        try:
+            at = loads(self._store.read(path, READ_LIMIT) or b"", path).get("completed_at")
+        except InvalidTask:
+            return ""
+        return at if isinstance(at, str) else ""
 
 
 def index_folders(settings: Settings, folder: str) -> dict[str, str]:
