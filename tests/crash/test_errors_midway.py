@@ -59,13 +59,13 @@ def test_a_task_that_cannot_be_read_after_the_claim_has_not_used_an_attempt(fold
 
 
 def test_an_ack_that_was_cut_short_can_be_finished(folder: Path) -> None:
-    with sick(folder, failing("link", "completed/", code=errno.ENOSPC), lease=0.6) as q:
+    with sick(folder, failing("link", "completed/", code=errno.ENOSPC), lease=1.5) as q:
         q.push({}, id="t")
         (task,) = q.poll()
         with pytest.raises(dfq.QueueUnavailable):
             q.ack(task, result="first")
         q.heartbeat(task)
-        threading.Event().wait(0.9)  # the library renews meanwhile, and must not take its own DONE slot for a thief
+        threading.Event().wait(1.7)  # the library renews meanwhile, and must not take its own DONE slot for a thief
         assert not task.lost
         q.ack(task, result="second")
         assert q.get("t").result in ("first", "second")
