@@ -99,7 +99,7 @@ def loads(raw: bytes, where: str) -> dict[str, Any]:
 
 def iso(wall: float) -> str:
     """Return a wall-clock time as ISO 8601 in UTC, with microseconds."""
-    return datetime.fromtimestamp(wall, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    return datetime.fromtimestamp(wall, UTC).replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
 
 
 def parse_iso(text: Any) -> float | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import unicodedata
 import zlib
-from functools import cache
+from functools import cache, lru_cache
 from hashlib import blake2b
 
 from dfq.errors import ConfigError, InvalidTask
@@ -80,6 +80,7 @@ def is_name(name: str) -> bool:
     return decode(name) is not None or is_hashed(name)
 
 
+@lru_cache(1024)  # of one name, a claim asks a dozen times
 def shard_of(name: str, shards: int) -> str:
     """Return the shard of a name: hex, as many digits as the highest shard has."""
     return f"{zlib.crc32(name.encode()) % shards:0{shard_width(shards)}x}"

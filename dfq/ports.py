@@ -75,8 +75,8 @@ class Disk(Protocol):
     def lock(self, fd: int) -> None:
         """Take the lock on a file, waiting for readers that are trying it."""
 
-    def try_lock(self, fd: int) -> bool:
-        """Tell whether nobody holds the lock on a file."""
+    def try_lock(self, fd: int, *, alone: bool = False) -> bool:
+        """Tell whether nobody holds the lock on a file; if so we do until it is closed, with others or alone."""
 
     def fsync(self, fd: int) -> None:
         """Make the content of a file durable."""
@@ -233,9 +233,9 @@ class OsDisk:
     def lock(self, fd: int) -> None:
         fcntl.flock(fd, fcntl.LOCK_EX)
 
-    def try_lock(self, fd: int) -> bool:
+    def try_lock(self, fd: int, *, alone: bool = False) -> bool:
         try:
-            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            fcntl.flock(fd, (fcntl.LOCK_EX if alone else fcntl.LOCK_SH) | fcntl.LOCK_NB)
         except BlockingIOError:
             return False
         return True

@@ -384,15 +384,17 @@ class SlotLog:
         facts = self._store.disk.look(entry.witness)
         if facts is not None and not facts.regular:
             return False  # a folder, a link: it proves nothing, and the task must not vanish for it
-        self._store.sync(entry.witness)
-        self._retire_stub(entry.name, entry.witness)  # before the entry goes: nobody comes by here again
-        self._on_done(entry)
-        self._remove_task(entry)
-        self.sweep_slots(entry.name, entry.witness)
+        with self._store.standing(entry.witness) as stands:
+            if stands:  # else it is being retired, with all that it guards
+                self._store.sync(entry.witness)
+                self._retire_stub(entry.name, entry.witness)  # before the entry goes: nobody comes by here again
+                self._on_done(entry)
+                self._remove_task(entry)
+                self.sweep_slots(entry.name, entry.witness)
         return True
 
     def sweep_slots(self, name: str, witness: str) -> None:
-        """Remove the slots (and the dead letter) of a task that has its witness."""
+        """Remove the slots (and the dead letter) of a task that has its witness, which the caller holds on to."""
         self._retire_stub(name, witness)
         # By listing: a worker that died while it took its slot back leaves one with none below it.
         listed = (slot_name(found.name) for found in self._store.disk.scan(parent(self._tree.slot(name, 1))))

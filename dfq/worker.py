@@ -12,19 +12,20 @@ import threading
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
 from dfq.checks import MAX_DELAY
-from dfq.errors import ConfigError, LeaseLost, QueueError, QueueUnavailable
+from dfq.errors import ConfigError, QueueError, QueueUnavailable
 from dfq.queue import QueueManager, Task
 from dfq.work.child import named
 from dfq.work.crew import Crew, CrewGone
 from dfq.work.drain import Drain
 from dfq.work.log import Log
+from dfq.work.settle import FIRST_PAUSE, LONGEST_PAUSE, settle
 from dfq.work.signals import stop_signals
-from dfq.work.slot import Kind, Limits, Outcome, Slot, refused
+from dfq.work.slot import Kind, Limits, Outcome, Slot
 from dfq.work.streams import fill_standard_descriptors
 
 if TYPE_CHECKING:
@@ -34,7 +35,6 @@ log = logging.getLogger(__name__)
 
 IDLE_WAIT = 60.0  # seconds that a poll waits; the queue wakes it when there is something to do
 DRAIN_LOOK = 1.0  # seconds between looks for new tasks while those of a draining worker still run
-FIRST_PAUSE, LONGEST_PAUSE = 0.5, 30.0  # between attempts to reach a queue that is not there
 SETTLED_IN = 5.0  # seconds after which a new template counts as one that works
 
 
@@ -287,26 +287,7 @@ class Worker:
     # -- settling ----------------------------------------------------------------------------------
 
     def _settle(self, slot: int, task: Task, outcome: Outcome, seconds: float) -> None:
-        """Tell the queue how a task ended, as long as it takes or the task is ours."""
-        pause, fallback = FIRST_PAUSE, False
-        while outcome.kind != "lost":
-            try:
-                self._tell(task, outcome)
-                break
-            except LeaseLost:
-                outcome = Outcome("lost", brief=f"lease lost, was {outcome.kind}")
-            except (QueueUnavailable, OSError) as e:
-                self._log.event(f"cannot settle a task, next attempt in {pause:g} s: {e}")
-                if self._aborted.wait(pause) or task.lost:
-                    outcome = Outcome("lost", brief=f"the queue cannot be reached, was {outcome.kind}")
-                pause = min(2 * pause, LONGEST_PAUSE)
-            except QueueError as e:  # it does not take the result, or what goes with a failure
-                if fallback:
-                    outcome = Outcome("lost", brief=f"cannot be settled: {e}")  # its lease ends with the task object
-                elif outcome.kind == "done":
-                    outcome = refused(outcome, str(e))
-                else:
-                    fallback, outcome = True, replace(outcome, error=f"{outcome.brief} ({e})", delay=None)
+        outcome = settle(task, outcome, tell=self._tell, pause=self._aborted.wait, say=self._log.event)
         if outcome.kind in ("done", "lost") and self._drain is not None:
             with self._changed:
                 self._drain.ended(task.id)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 from dfq.ports import Disk
@@ -181,6 +181,36 @@ class DiskStore:
             return self.disk.try_lock(fd)
         finally:
             self.disk.close(fd)
+
+    @contextlib.contextmanager
+    def standing(self, path: str, *, alone: bool = False) -> Iterator[bool]:
+        """Hold on to a file so that its name stands still; False if it is gone, or somebody else is at it.
+
+        Names are removed by name, not by what they stood for when somebody looked. Whoever removes what a witness
+        guards holds on to it meanwhile, and whoever removes the witness itself does so alone: so no name can have
+        become another task's in between.
+        """
+        try:
+            fd = self.disk.open(path, write=alone and not self.disk.local)  # NFS wants it so
+        except FileNotFoundError:
+            yield False
+            return
+        try:
+            yield self._locked(fd, alone) and self._is_at(path, fd)
+        finally:
+            self.disk.close(fd)
+
+    def _locked(self, fd: int, alone: bool) -> bool:
+        try:
+            return self.disk.try_lock(fd, alone=alone)
+        except OSError as e:
+            if e.errno in (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS):
+                return True  # no locks here: the time for which a witness stays is all there is
+            raise
+
+    def _is_at(self, path: str, fd: int) -> bool:
+        there, ours = self.disk.look(path), self.disk.facts(fd)
+        return there is not None and there.regular and there.inode == ours.inode
 
     def remove(self, path: str) -> bool:
         return self._reachable(path) and self.disk.unlink(path)

@@ -13,41 +13,73 @@ from simdisk import Inode, Platter
 
 from dfq.tree import COMPLETED, FAILED, FRONTIER, LEASES, RETIRED, plain, slot_name, task_name
 
+GUARD = 3600.0  # seconds for which a witness stays, at the least
+
 
 class Checker:
     """The ghost of one run."""
 
-    def __init__(self, platter: Platter, *, max_attempts: int, patient: bool = False) -> None:
+    def __init__(self, platter: Platter, *, max_attempts: int, patience: float | None = None) -> None:
         self.violations: list[str] = []
-        self._patient = patient  # no time passes, so nobody may take over from a process that lives
+        self._patience = patience  # seconds for which nobody may take over from a process that lives
         self._max_attempts = max_attempts
         self._platter = platter
-        platter.watchers = [self._saw]
-        self._pushed: dict[str, int] = {}  # how many pushes of a name were accepted
+        platter.watcher = self._saw
+        self._pushed: dict[str, int] = {}  # how many pushes of an id were accepted
+        self._retired: dict[str, int] = {}  # and how many of its ends were forgotten in good time
         self._accepted: dict[str, tuple[str, str]] = {}  # name -> (process, nonce or "cancelled")
         self._created: dict[tuple[str, int], str] = {}  # slot -> process, for slots of tasks not completed
+        self._order: dict[str, list[tuple[str, int]]] = {}  # id -> its slots in the order of their creation
+        self._tokens: dict[tuple[str, int], int] = {}  # slot -> the token that went with it
         self._alive: set[str] = set()  # put back, and not dead again since
-        self._void: set[tuple[str, int, str]] = set()  # leases created when the task was completed already
+        self._void: set[tuple[str, int, str]] = set()  # leases created when there was no task to lease any more
+        self._holders: dict[str, tuple[str, int, float]] = {}  # name -> process, generation, since when
 
     def moved_to(self, platter: Platter) -> Checker:
         """Return a checker of the same promises on another disk: a copy, or what a power cut left."""
-        other = Checker(platter, max_attempts=self._max_attempts, patient=self._patient)
+        other = Checker(platter, max_attempts=self._max_attempts, patience=self._patience)
         other._pushed, other._accepted = dict(self._pushed), dict(self._accepted)
+        other._retired = dict(self._retired)
         return other  # tokens are promised within one boot: a cut may take slots back
 
     def key(self) -> int:
         """Return a digest of what the checker remembers."""
-        created, void = frozenset(self._created.items()), frozenset(self._void | {(n, 0, "alive") for n in self._alive})
-        return hash((frozenset(self._pushed.items()), frozenset(self._accepted.items()), created, void))
+        return hash(
+            (
+                frozenset(self._pushed.items()),
+                frozenset(self._retired.items()),
+                frozenset(self._accepted.items()),
+                frozenset(self._created.items()),
+                frozenset(self._void),
+                frozenset(self._alive),
+                frozenset(self._holders.items()),
+                frozenset(self._tokens.items()),
+            )
+        )
 
     # -- what calls returned -----------------------------------------------------------------------
 
     def pushed(self, name: str) -> None:
         self._pushed[name] = self._pushed.get(name, 0) + 1
 
-    def claimed(self, process: str, name: str, generation: int) -> None:
+    def claimed(self, process: str, name: str, generation: int, token: int, began: float) -> None:
         if (name, generation, process) in self._void:
             self._violation(f"{process} was handed {name} generation {generation}, which was completed before")
+        self._holders[name] = (process, generation, began)
+        self._tokens[name, generation] = token
+        known = [self._tokens[slot] for slot in self._order.get(plain(name), []) if slot in self._tokens]
+        if known != sorted(set(known)):
+            self._violation(f"the tokens of {plain(name)} do not grow: {known}")
+
+    def renewed(self, process: str, name: str, began: float) -> None:
+        holder = self._holders.get(name)
+        if holder is not None and holder[0] == process:
+            self._holders[name] = (process, holder[1], began)
+
+    def let_go(self, process: str) -> None:
+        """A process holds nothing any more: it gave its task back, settled it, lost it or died."""
+        for name in [name for name, holder in self._holders.items() if holder[0] == process]:
+            del self._holders[name]
 
     def acked(self, process: str, name: str, generation: int, nonce: str) -> None:
         creator = self._created.get((name, generation + 1), process)
@@ -88,24 +120,39 @@ class Checker:
                 self._violation(f"{process} wrote into {path}, which {inode.id.partition('#')[0]} created")
         elif what == "unlink":
             if folder == COMPLETED:
-                self._violation(f"{process} removed the witness {path}")
+                self._forgotten(process, path, inode)
         elif folder == LEASES and (slot := slot_name(filename)) is not None:
             if _json(inode).get("state") == "dead":
                 self._alive.discard(slot[0])
-            if self._witness(slot[0]):
+            if self._witness(slot[0]) or not self._waits(slot[0]):
                 self._void.add((*slot, process))  # to be taken back by whoever made it
             elif slot in self._created:
                 self._violation(f"{path} was created by {self._created[slot]} and again by {process}")
             else:
                 self._created[slot] = process
-                self._check_patience(process, slot, what)
+                self._order.setdefault(plain(slot[0]), []).append(slot)
+                if what == "create":
+                    self._check_patience(process, slot)
 
-    def _check_patience(self, process: str, slot: tuple[str, int], what: str) -> None:
-        below = self._slots().get(slot[0], {}).get(slot[1] - 1)
-        # A lock for a moment's look is shared; only the holder's is exclusive.
-        held = below is not None and "exclusive" in below.locks.values() and _json(below).get("state") != "released"
-        if self._patient and what == "create" and held:
-            self._violation(f"{process} took {slot[0]} over from a process that lives")
+    def _forgotten(self, process: str, path: str, witness: Inode) -> None:
+        age = self._platter.clock.elapsed() - witness.written
+        name = task_name(path.rpartition("/")[2]) or path
+        if age < GUARD:
+            self._violation(f"{process} removed the witness {path} after {age:g} s")
+        # From now on the id is a new one.
+        self._retired[plain(name)] = self._retired.get(plain(name), 0) + 1
+        self._accepted.pop(name, None)
+        self._created = {slot: by for slot, by in self._created.items() if slot[0] != name}
+        self._tokens = {slot: token for slot, token in self._tokens.items() if slot[0] != name}
+        self._order.pop(plain(name), None)
+        self._void = {void for void in self._void if void[0] != name}
+
+    def _check_patience(self, process: str, slot: tuple[str, int]) -> None:
+        holder = self._holders.get(slot[0])
+        if self._patience is None or holder is None or holder[0] == process or holder[1] != slot[1] - 1:
+            return
+        if self._platter.clock.elapsed() < holder[2] + self._patience:
+            self._violation(f"{process} took {slot[0]} over from {holder[0]}, which lives")
 
     # -- the end -----------------------------------------------------------------------------------
 
@@ -115,7 +162,7 @@ class Checker:
         retired, slots = self._in(RETIRED), self._slots()
         for name, times in self._pushed.items():
             ended = [key for key in {*completed, *failed} if plain(key) == name]
-            if len(ended) < times:
+            if len(ended) + self._retired.get(name, 0) < times:
                 self._violation(f"{name} was pushed {times} times and is lost: completed or failed are {ended}")
         for name, (_, mark) in self._accepted.items():
             witness = self._witness(name)
@@ -130,7 +177,9 @@ class Checker:
                 self._violation(f"{name} is both completed and failed")
             if name in waiting or name in slots:
                 self._violation(f"{name} is completed, but was not cleared up: {sorted(slots.get(name, ()))}")
-            if stub != (name in retired):
+            # One that is old enough to go may have lost its entry there already.
+            old = self._platter.clock.elapsed() - witness.written >= GUARD
+            if stub != (name in retired) and not (stub and old):
                 self._violation(f"{name} is {state}, but {'' if name in retired else 'not '}listed as retired")
         for name, letter in failed.items():
             top = _top(slots.get(name, {}))
@@ -143,7 +192,9 @@ class Checker:
             if name not in waiting:
                 self._violation(f"{name} is failed, but its task is gone")
         # A power cut can take a task away whose push had not returned, and leave a slot of it.
-        for name in ({key for key in slots if plain(key) in self._pushed} | {*waiting}) - {*completed, *failed}:
+        # After a witness went, a claim that was about to find it leaves one too, if its process dies right then.
+        ours = {key for key in slots if plain(key) in self._pushed and plain(key) not in self._retired}
+        for name in (ours | {*waiting}) - {*completed, *failed}:
             self._violation(f"{name} was left behind: slots {sorted(slots.get(name, ()))}")
 
     def _in(self, folder: str) -> dict[str, Inode]:
@@ -160,6 +211,10 @@ class Checker:
             if path.startswith(LEASES + "/") and (slot := slot_name(path.rpartition("/")[2])) is not None:
                 found.setdefault(slot[0], {})[slot[1]] = inode
         return found
+
+    def _waits(self, name: str) -> bool:
+        end = f"/{name}.json"
+        return any(path.endswith(end) and path.startswith(FRONTIER + "/") for path in self._platter.names)
 
     def _witness(self, name: str) -> dict[str, Any]:
         for path, inode in self._platter.names.items():

@@ -1,8 +1,8 @@
-"""A disk in memory that many simulated processes share, and that can lose its power.
+"""A disk in memory that many simulated processes share, that can fail at any call, and that can lose its power.
 
 `Platter` is the device: names, files, and what of them would survive a power cut. `SimDisk` is one process's view
-of it and implements `dfq.ports.Disk`; every call first asks its `Step` for leave, which is where a scheduler
-switches processes, and where a dead process stays dead.
+of it and implements `dfq.ports.Disk`; every call first asks its `Actor` for leave, which is where a scheduler
+switches processes, where a dead process stays dead, and where a call may be made to fail.
 """
 
 from __future__ import annotations
@@ -10,17 +10,34 @@ from __future__ import annotations
 import errno
 import os
 import random
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from dfq.ports import Facts, Found
 
-Step = Callable[[str, str], None]
+#: Changes of a directory that a listing which lags may miss.
+RECENT = 4
 
 
 class Crashed(BaseException):
     """Raised in a process that was killed; it must not be caught by the code under test."""
+
+
+class Actor(Protocol):
+    """The process on whose behalf a call is made."""
+
+    name: str
+
+    def step(self, what: str, where: str | int) -> None:
+        """Wait for leave to make a call. Raises Crashed, or OSError if the call is to fail before it did anything."""
+
+    def told(self, outcome: Any) -> None:
+        """Learn what came of the call. Raises OSError if the reply is to be lost."""
+
+    def lag(self) -> int:
+        """Return how many of the last changes a listing is to miss."""
 
 
 @dataclass(eq=False, slots=True)
@@ -33,6 +50,9 @@ class Inode:
     links: int = 0
     versions: list[bytes] = field(default_factory=lambda: [b""])
     locks: dict[int, str] = field(default_factory=dict)
+    mtime: float = 0.0  # by the wall clock
+    written: float = 0.0  # by the clock that never jumps
+    spoilt: bool = False  # a sync of it failed: the kernel has forgotten that there is something to write
 
 
 @dataclass(slots=True)
@@ -42,19 +62,47 @@ class OpenFile:
     writable: bool
 
 
+class SimClock:
+    """Elapsed time moves on when told to; the wall clock may jump to anywhere."""
+
+    def __init__(self, now: float = 1_000.0, wall: float = 1_800_000_000.0) -> None:
+        self._now = now
+        self._wall = wall
+
+    def wall(self) -> float:
+        return self._wall
+
+    def elapsed(self) -> float:
+        return self._now
+
+    def advance(self, seconds: float) -> None:
+        self._now += seconds
+        self._wall += seconds
+
+    def jump(self, seconds: float) -> None:
+        """Set the wall clock, as NTP does on a machine without a clock of its own."""
+        self._wall += seconds
+
+    def copy(self) -> SimClock:
+        return SimClock(self._now, self._wall)
+
+
 class Platter:
     """The device. `names` is what processes see; `changes` is what each name may be after a power cut."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: SimClock) -> None:
+        self.clock = clock
         self.names: dict[str, Inode] = {".": Inode("root", directory=True, links=1)}
         self.changes: dict[str, list[Inode | None]] = {}  # since the last fsync of the directory, durable one first
         self.open: dict[int, OpenFile] = {}
         self.counters: dict[str, int] = {}
-        self.watchers: list[Callable[[str, str, str, Inode], None]] = []  # (process, what, path, file)
+        self.recent: dict[str, list[tuple[str, Inode | None]]] = {}  # directory -> last changes: what a name was before
+        self.watcher: Callable[[str, str, str, Inode], None] = lambda *_: None  # (process, what, path, file)
 
     def count(self, what: str) -> int:
-        self.counters[what] = self.counters.get(what, 0) + 1
-        return self.counters[what]
+        number = self.counters.get(what, 0) + 1
+        self.counters[what] = number
+        return number
 
     def set(self, path: str, inode: Inode | None) -> None:
         """Change what a name stands for; durable once its directory is synced."""
@@ -65,10 +113,18 @@ class Platter:
             self.names[path] = inode
             inode.links += 1
         self.changes.setdefault(path, [old]).append(inode)
+        directory = parent(path)
+        recent = self.recent.setdefault(directory, [])
+        recent.append((path, old))
+        if len(recent) > RECENT:
+            del recent[0]
+        above = self.names.get(directory)
+        if above is not None:
+            above.mtime = self.clock.wall()
 
     def settle(self, directory: str) -> None:
         """Make the names in a directory durable."""
-        for path in [p for p in self.changes if _parent(p) == directory]:
+        for path in [p for p in self.changes if parent(p) == directory]:
             del self.changes[path]
 
     def kill(self, process: str) -> None:
@@ -76,43 +132,59 @@ class Platter:
         for fd in [fd for fd, file in self.open.items() if file.owner == process]:
             self.open.pop(fd).inode.locks.pop(fd, None)
 
-    def children(self, directory: str) -> list[str]:
-        return [p for p in self.names if p != "." and _parent(p) == directory]
+    def listing(self, directory: str, lag: int) -> dict[str, Inode]:
+        """Return what is in a directory, or was `lag` changes ago."""
+        start = 0 if directory == "." else len(directory) + 1
+        found = {
+            path: inode
+            for path, inode in self.names.items()
+            if path.rfind("/") + 1 == start and path != "." and path.startswith(directory if start else "")
+        }
+        for path, before in reversed(self.recent.get(directory, [])[-lag:] if lag else []):
+            if before is None:
+                found.pop(path, None)
+            else:
+                found[path] = before
+        return found
 
     def key(self) -> int:
         """Return a digest of all that processes can see."""
-        return hash(frozenset([(path, i.id, i.data) for path, i in self.names.items()]))
+        return hash(frozenset([(path, i.id, i.data, i.mtime) for path, i in self.names.items()]))
 
     def copy(self) -> Platter:
         """Return the same disk at rest: all of it durable, nothing open."""
-        twin = Platter()
+        twin = Platter(self.clock.copy())
         copies: dict[Inode, Inode] = {}
         for path, inode in self.names.items():
-            if inode not in copies:
-                copies[inode] = Inode(inode.id, inode.directory, inode.data, versions=[inode.data])
-            twin.names[path] = copies[inode]
-            copies[inode].links += 1
+            copy = copies.get(inode)
+            if copy is None:
+                copy = copies[inode] = _twin(inode, inode.data)
+            twin.names[path] = copy
+            copy.links += 1
         return twin
 
     def power_cut(self, rng: random.Random) -> Platter:
         """Return a disk as it may be after the power went now: any subset of what was not synced."""
         taste = rng.choice(("any", "any", "removals", "names", "none"))
-        after = Platter()
+        after = Platter(self.clock.copy())
         copies: dict[Inode, Inode] = {}
         for path in sorted({*self.names, *self.changes}, key=lambda p: (p != ".", p.count("/"), p)):
             inode = self.names.get(path)
             if path in self.changes:
                 inode = _survivor(self.changes[path], taste, rng)
-            above = after.names.get(_parent(path))
+            above = after.names.get(parent(path))
             if path == "." or inode is None or above is None or not above.directory:
                 continue
             if inode not in copies:
-                data = _content(inode, taste, rng)
-                copies[inode] = Inode(inode.id, inode.directory, data, versions=[data])
-            after.set(path, copies[inode])
-        after.changes.clear()
+                copies[inode] = _twin(inode, _content(inode, taste, rng))
+            after.names[path] = copies[inode]
+            copies[inode].links += 1
         after.counters = dict(self.counters)
         return after
+
+
+def _twin(inode: Inode, data: bytes) -> Inode:
+    return Inode(inode.id, inode.directory, data, 0, [data], {}, inode.mtime, inode.written)
 
 
 def _survivor(values: list[Inode | None], taste: str, rng: random.Random) -> Inode | None:
@@ -135,41 +207,50 @@ def _content(inode: Inode, taste: str, rng: random.Random) -> bytes:
     return new[:cut] + old[cut:] if old else new[:cut]
 
 
-def _parent(path: str) -> str:
+def parent(path: str) -> str:
     return path.rpartition("/")[0] or "."
 
 
-def _oserror(code: int, path: str) -> OSError:
+def oserror(code: int, path: str) -> OSError:
     return OSError(code, os.strerror(code), path)
 
 
 class SimDisk:
     """One process's view of a platter."""
 
-    local = True
-
-    def __init__(self, platter: Platter, process: str, step: Step, seen: Callable[[Any], None]) -> None:
+    def __init__(self, platter: Platter, actor: Actor, *, local: bool = True) -> None:
+        self.local = local
         self._platter = platter
-        self._process = process
-        self._step = step
-        self._seen = seen  # told the outcome of each call: all that a process can learn
+        self._names = platter.names
+        self._actor = actor
+        self._step = actor.step
+        self._told = actor.told
+        self._process = actor.name
+        # Numbers are a process's own, so that a run does not depend on what others opened before.
+        self._first_fd = 10_000 * (1 + sum(map(ord, actor.name)) % 100)
 
     def create(self, path: str) -> int:
         self._step("create", path)
-        return self._told(self._open(self._name(path, self._new(), "create"), writable=True))
+        inode = self._name(path, self._new(), "create")
+        self._told(True)  # a lost reply leaves the name, and no descriptor
+        return self._open(inode, writable=True)
 
     def open(self, path: str, *, write: bool = False) -> int:
         self._step("open", path)
-        inode = self._platter.names.get(path)
+        inode = self._names.get(path)
         if inode is None:
             raise self._failed(errno.ENOENT, path)
         if inode.directory and write:
             raise self._failed(errno.EISDIR, path)
-        return self._told(self._open(inode, writable=write))
+        fd = self._open(inode, writable=write)
+        self._told(fd)
+        return fd
 
     def unnamed(self, near: str = "") -> int:
         self._step("unnamed", "")
-        return self._told(self._open(self._new(), writable=True))
+        fd = self._open(self._new(), writable=True)
+        self._told(fd)
+        return fd
 
     def link(self, fd: int, path: str) -> None:
         self._step("link", path)
@@ -178,142 +259,183 @@ class SimDisk:
 
     def link_path(self, source: str, path: str) -> None:
         self._step("link_path", f"{source} {path}")
-        inode = self._platter.names.get(source)
+        inode = self._names.get(source)
         if inode is None:
             raise self._failed(errno.ENOENT, source)
         self._name(path, inode, "link")
         self._told(True)
 
     def write(self, fd: int, data: bytes) -> None:
-        self._step("write" if self._file(fd).inode.links else "prepare", self._named(fd))
+        self._step("write" if self._file(fd).inode.links else "prepare", fd)
         file = self._file(fd)
         if not file.writable:
-            raise self._failed(errno.EBADF, self._named(fd))
-        file.inode.data = data + file.inode.data[len(data) :]
-        file.inode.versions.append(file.inode.data)
-        self._tell("write", self._named(fd), file.inode)
+            raise self._failed(errno.EBADF, str(fd))
+        inode = file.inode
+        inode.data = data + inode.data[len(data) :]
+        inode.versions.append(inode.data)
+        inode.mtime, inode.written, inode.spoilt = self._platter.clock.wall(), self._platter.clock.elapsed(), False
+        if inode.links:
+            self._platter.watcher(self._process, "write", self.named(fd), inode)
         self._told(True)
 
     def read(self, fd: int, limit: int) -> bytes:
-        self._step("read", self._named(fd))
-        return self._told(self._file(fd).inode.data[:limit])
+        self._step("read", fd)
+        data = self._file(fd).inode.data[:limit]
+        self._told(data)
+        return data
 
     def facts(self, fd: int) -> Facts:
-        self._step("facts" if self._file(fd).writable else "kind", self._named(fd))
-        return self._told(_facts(self._file(fd).inode))
+        self._step("facts" if self._file(fd).writable else "kind", fd)
+        facts = _facts(self._file(fd).inode)
+        self._told(facts)
+        return facts
 
     def lock(self, fd: int) -> None:
-        self._step("lock", self._named(fd))
+        self._step("lock", fd)
         inode = self._file(fd).inode
         while set(inode.locks) - {fd}:
-            self._step("wait", self._named(fd))
+            self._step("wait", fd)
         inode.locks[fd] = "exclusive"
 
-    def try_lock(self, fd: int) -> bool:
-        self._step("try_lock", self._named(fd))
+    def try_lock(self, fd: int, *, alone: bool = False) -> bool:
+        self._step("try_lock", fd)
         inode = self._file(fd).inode
-        if any(kind == "exclusive" for holder, kind in inode.locks.items() if holder != fd):
-            return self._told(False)
-        inode.locks[fd] = "shared"
-        return self._told(True)
+        free = not any(alone or kind == "exclusive" for holder, kind in inode.locks.items() if holder != fd)
+        if free:
+            inode.locks[fd] = "exclusive" if alone else "shared"
+        self._told(free)
+        return free
 
     def fsync(self, fd: int) -> None:
-        self._step("fsync", self._named(fd))
+        try:
+            self._step("fsync", fd)
+        except OSError:
+            self._file(fd).inode.spoilt = True  # and the next sync finds nothing to do
+            raise
         inode = self._file(fd).inode
-        inode.versions = [inode.data]
+        if not inode.spoilt:
+            inode.versions = [inode.data]
 
     def close(self, fd: int) -> None:
         if fd not in self._platter.open:
             return  # its process is dead, and only its memory is being cleared
-        self._step("close", self._named(fd))
+        self._step("close", fd)
         self._platter.open.pop(fd).inode.locks.pop(fd, None)
 
     def exists(self, path: str) -> bool:
         self._step("exists", path)
-        return self._told(path in self._platter.names)
+        found = path in self._names
+        self._told(found)
+        return found
 
     def look(self, path: str) -> Facts | None:
         self._step("look", path)
-        inode = self._platter.names.get(path)
-        return self._told(None if inode is None else _facts(inode))
+        inode = self._names.get(path)
+        facts = None if inode is None else _facts(inode)
+        self._told(facts)
+        return facts
 
     def unlink(self, path: str) -> bool:
         self._step("unlink", path)
-        inode = self._platter.names.get(path)
+        inode = self._names.get(path)
         if inode is None:
-            return self._told(False)
+            self._told(False)
+            return False
         if inode.directory:
             raise self._failed(errno.EISDIR, path)
         self._platter.set(path, None)
-        self._tell("unlink", path, inode)
-        return self._told(True)
+        self._platter.watcher(self._process, "unlink", path, inode)
+        self._told(True)
+        return True
+
+    def replace(self, source: str, path: str) -> None:
+        self._step("replace", f"{source} {path}")
+        inode = self._names.get(source)
+        if inode is None:
+            raise self._failed(errno.ENOENT, source)
+        self._need_folder(path)
+        self._platter.set(source, None)
+        self._platter.set(path, inode)
+        self._told(True)
 
     def fsync_dir(self, path: str) -> None:
         self._step("fsync_dir", path)
-        if path not in self._platter.names:
+        if path not in self._names:
             raise self._failed(errno.ENOENT, path)
         self._platter.settle(path)
 
     def sync_all(self) -> None:
         self._step("sync_all", "")
         self._platter.changes.clear()
-        files = [*self._platter.names.values(), *(file.inode for file in self._platter.open.values())]
+        files = [*self._names.values(), *(file.inode for file in self._platter.open.values())]
         for inode in files:
-            inode.versions = [inode.data]
+            if not inode.spoilt:
+                inode.versions = [inode.data]
 
     def mkdir(self, path: str) -> bool:
         self._step("mkdir", path)
-        if path in self._platter.names:
-            return self._told(False)
+        if path in self._names:
+            self._told(False)
+            return False
         self._need_folder(path)
-        self._platter.set(path, Inode(f"dir:{path}", directory=True))
-        return self._told(True)
+        self._platter.set(path, Inode(f"dir:{path}", directory=True, mtime=self._platter.clock.wall()))
+        self._told(True)
+        return True
 
     def rmdir(self, path: str) -> bool:
         self._step("rmdir", path)
-        if path not in self._platter.names or self._platter.children(path):
-            return self._told(False)
+        if path not in self._names or self._platter.listing(path, 0):
+            self._told(False)
+            return False
         self._platter.set(path, None)
-        return self._told(True)
+        self._told(True)
+        return True
 
     def scan(self, path: str, *, times: bool = False) -> list[Found]:
         self._step("scan", path)
-        found = []
-        for child in sorted(self._platter.children(path)):
-            directory = self._platter.names[child].directory
-            found.append(Found(child.rpartition("/")[2], not directory, directory, 0))
+        listed = self._platter.listing(path, self._actor.lag())
+        found = [
+            Found(child.rpartition("/")[2], not i.directory, i.directory, int(i.mtime * 1e9) if times else 0)
+            for child, i in sorted(listed.items(), key=lambda item: item[0])
+        ]
         self._told(tuple(found))
         return found
 
     def touch(self, path: str) -> None:
         self._step("touch", path)
+        inode = self._names.get(path)
+        if inode is not None:
+            inode.mtime = self._platter.clock.wall()
 
     def free_bytes(self) -> int:
         return 1 << 40
 
+    def named(self, fd: int) -> str:
+        """Return a name of an open file, for people."""
+        file = self._platter.open.get(fd)
+        if file is None:
+            return f"descriptor {fd}"
+        return next((path for path, i in self._names.items() if i is file.inode), file.inode.id)
+
     # -- inside ------------------------------------------------------------------------------------
 
     def _new(self) -> Inode:
-        return Inode(f"{self._process}#{self._platter.count(self._process + ' files')}")
+        wall = self._platter.clock.wall()
+        return Inode(f"{self._process}#{self._platter.count(self._process + ' files')}", mtime=wall)
 
     def _open(self, inode: Inode, *, writable: bool) -> int:
-        # Numbers are a process's own, so that a run does not depend on what others opened before.
-        fd = 10_000 * (1 + sum(map(ord, self._process)) % 100) + self._platter.count(self._process + " opens")
+        fd = self._first_fd + self._platter.count(self._process + " opens")
         self._platter.open[fd] = OpenFile(inode, self._process, writable)
         return fd
 
     def _file(self, fd: int) -> OpenFile:
         file = self._platter.open.get(fd)
         if file is None or file.owner != self._process:
-            raise _oserror(errno.EBADF, str(fd))
+            raise oserror(errno.EBADF, str(fd))
         return file
 
-    def _named(self, fd: int) -> str:
-        inode = self._file(fd).inode
-        return next((path for path, i in self._platter.names.items() if i is inode), inode.id)
-
     def _need_folder(self, path: str) -> None:
-        above = self._platter.names.get(_parent(path))
+        above = self._names.get(parent(path))
         if above is None:
             raise self._failed(errno.ENOENT, path)
         if not above.directory:
@@ -321,46 +443,18 @@ class SimDisk:
 
     def _name(self, path: str, inode: Inode, what: str) -> Inode:
         self._need_folder(path)
-        if path in self._platter.names:
+        if path in self._names:
             raise self._failed(errno.EEXIST, path)
         self._platter.set(path, inode)
-        self._tell(what, path, inode)
+        self._platter.watcher(self._process, what, path, inode)
         return inode
 
-    def _tell(self, what: str, path: str, inode: Inode) -> None:
-        for watcher in self._platter.watchers:
-            watcher(self._process, what, path, inode)
-
-    def _told(self, outcome: Any) -> Any:
-        self._seen(outcome)
-        return outcome
-
     def _failed(self, code: int, path: str) -> OSError:
-        self._seen(errno.errorcode[code])
-        return _oserror(code, path)
+        self._told(errno.errorcode[code])
+        return oserror(code, path)
 
 
 def _facts(inode: Inode) -> Facts:
-    return Facts(not inode.directory, inode.directory, inode.links, len(inode.data), 0)
-
-
-class SimClock:
-    """Elapsed time moves on when told to; the wall clock may jump to anywhere."""
-
-    def __init__(self) -> None:
-        self._now = 1_000.0
-        self._wall = 1_800_000_000.0
-
-    def wall(self) -> float:
-        return self._wall
-
-    def elapsed(self) -> float:
-        return self._now
-
-    def advance(self, seconds: float) -> None:
-        self._now += seconds
-        self._wall += seconds
-
-    def jump(self, seconds: float) -> None:
-        """Set the wall clock, as NTP does on a machine without a clock of its own."""
-        self._wall += seconds
+    number = zlib.crc32(inode.id.encode())
+    size, mtime_ns = len(inode.data), int(inode.mtime * 1e9)
+    return Facts(not inode.directory, inode.directory, inode.links, size, mtime_ns, inode=number)

@@ -6,7 +6,7 @@ The code that runs is dfq's own: SlotLog, DiskStore, Intake, Judge and Housekeep
 from __future__ import annotations
 
 import pytest
-from explore import Tally, explore, replay, wander
+from explore import Tally, Weather, explore, wander
 from workers import Scenario
 
 from dfq.staleness import Judge
@@ -94,18 +94,18 @@ def test_three_processes_under_every_schedule_with_a_preemption_and_a_crash(scen
 
 @pytest.mark.parametrize("scenario", MANY, ids=ids)
 def test_many_processes_at_random(scenario: Scenario) -> None:
-    report(scenario, wander(scenario, range(500), crashes=2))
+    report(scenario, wander(scenario, range(500), Weather(crashes=2)))
 
 
 @pytest.mark.parametrize("scenario", POWER_AND_GAPS, ids=ids)
 def test_nothing_that_returned_is_undone_by_a_power_cut(scenario: Scenario) -> None:
-    report(scenario, wander(scenario, range(250), crashes=1, cuts=0.25))
+    report(scenario, wander(scenario, range(250), Weather(crashes=1, cuts=0.7)))
 
 
 def test_a_process_that_lives_keeps_its_task_and_a_dead_one_loses_it_at_once() -> None:
     scenario = Scenario("patience", ("claim beat ack", "claim nack", "claim ack"), judge=Judge)
     report(scenario, explore(scenario, preemptions=2, crashes=0))
-    report(scenario, wander(scenario, range(300), crashes=1))
+    report(scenario, wander(scenario, range(300), Weather(crashes=1)))
 
 
 def test_a_run_replays_step_by_step() -> None:

@@ -2,29 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 from unittest.mock import patch
 
 from checkers import Checker
-from simdisk import Platter, SimClock, SimDisk, Step
+from simdisk import SimClock, SimDisk
 
 from dfq.claim import Blocked, Claim
 from dfq.config import Settings
-from dfq.errors import LeaseLost, TaskExists
+from dfq.errors import LeaseLost, QueueUnavailable, TaskExists, TaskNotFound
 from dfq.lease import Slot
+from dfq.names import encode
 from dfq.ports import Machine
 from dfq.providers.filesystem import FilesystemQueue
-from dfq.providers.filesystem.intake import Intake
 from dfq.providers.filesystem.schedule import Schedule
-from dfq.queue import IfExists
+from dfq.queue import IfExists, Task
 from dfq.records import witness_of
+from dfq.renewal import Renewer
 from dfq.slotlog import Limits, SlotLog
 from dfq.staleness import Judge
 from dfq.stores.disk import DiskStore, Hold
 from dfq.tree import FRONTIER, Entry, Tree, task_name
+from dfq.work.settle import settle
+from dfq.work.slot import Outcome
 
 TASK = "t"
 LANE = 5
@@ -43,11 +47,12 @@ class Impatient(Judge):
 
 @dataclass(frozen=True)
 class Scenario:
-    """A few processes at one task. `before` runs alone; `scripts` run against each other.
+    """A few processes at one task. `before` runs alone; `scripts` run against each other. A script is words.
 
-    A script is words: push, rerun, claim, beat, ack, ackd, nack, give (back, not counted), cancel, redrive, expire,
-    fsck (with repair); for a delayed task schedule, promote (it is due), withdraw (cancel it wherever it is) and
-    withdraw_in_place (as one must not).
+    Over the slot log: claim, beat, ack, ackd (keeping no witness), nack, give (back, not counted), cancel, redrive,
+    expire. Over the queue: push, rerun, take (poll), renew, done, fail, release, retry, drop (cancel), purge, pause,
+    resume. For a delayed task: schedule, promote (it is due), withdraw (cancel it wherever it is) and
+    withdraw_in_place (as one must not). Of housekeeping: age (hours pass), tidy, fsck (with repair).
     """
 
     name: str
@@ -57,32 +62,36 @@ class Scenario:
     durable: bool = False
     epochs: bool = False  # workers look for the latest epoch of the task
     fsck: bool = False  # at the end it is fsck that clears up, before and after the fresh worker
+    fsck_at_end: bool = False  # fsck finds nothing to say of what is left
+    faulty: bool = False  # calls may fail, and callers know that
+    local: bool = True  # False: the disk is shared with other machines, and locks mean nothing
     log: Any = SlotLog
-    store: type[DiskStore] = DiskStore
-    intake: type[Intake] = Intake
     judge: type[Judge] = Impatient
+    settings: tuple[tuple[str, Any], ...] = ()  # of the queue
 
 
 class Worker:
     """A process with a queue of its own over the shared disk."""
 
-    def __init__(
-        self, scenario: Scenario, name: str, platter: Platter, clock: SimClock, checker: Checker, step: Step, seen: Any
-    ) -> None:
+    def __init__(self, scenario: Scenario, name: str, disk: SimDisk, clock: SimClock, checker: Checker) -> None:
         self.name = name
         self.clock = clock
         self.checker = checker
         self.scenario = scenario
         self.held: Claim | None = None
+        self.task: Task | None = None
         self.counts = 0  # for nonces
-        self.disk = SimDisk(platter, name, step, seen)
-        self.store = scenario.store(self.disk, durable=scenario.durable)
+        self.settling = False  # in the middle of what must not take an hour
+        self.crowded: Callable[[], bool] = lambda: False  # True while another process is
+        self.disk = disk
+        self.store = DiskStore(disk, durable=scenario.durable)
         self.tree = Tree(1)
         self.entry = self.tree.entry(TASK, LANE)
         self.machine = Machine("pi", "boot", 1, name)
         judge = scenario.judge(self.store, clock, self.machine, lease=TTL, heartbeat_timeout=None)
         limits = Limits(TTL, scenario.max_attempts, 1 << 20)
         self.log = scenario.log(self.store, self.tree, judge, clock, self.machine, limits)
+        self._queue: FilesystemQueue | None = None
 
     def run(self, script: str) -> None:
         """Do one word after the other; a worker that lost its task goes on with the next word."""
@@ -90,15 +99,32 @@ class Worker:
             try:
                 getattr(self, word)()
             except LeaseLost:
-                self.held = None
+                self._let_go()
+            except (QueueUnavailable, OSError):
+                if not self.scenario.faulty:
+                    raise
+                self._let_go()  # and whatever the call has done by then stays
+
+    def _let_go(self) -> None:
+        claim, self.held, self.task = self.held, None, None
+        self.checker.let_go(self.name)
+        if claim is not None:
+            claim.end()
 
     def queue(self) -> FilesystemQueue:
-        durability = "full" if self.scenario.durable else "fast"
-        settings = Settings(durability=durability, shards=1, lease=TTL, max_attempts=self.scenario.max_attempts)
-        queue = FilesystemQueue("q", settings, self.disk, clock=self.clock, machine=self.machine)
-        queue._store.__class__, queue._intake.__class__ = self.scenario.store, self.scenario.intake
-        queue._log = queue._housekeeping._log = queue._used_ids._log = self.log
-        return queue
+        """Return the queue of this process: one for all that it does."""
+        if self._queue is None:
+            durability = "full" if self.scenario.durable else "fast"
+            given = {"durability": durability, "shards": 1, "lease": TTL, "max_attempts": self.scenario.max_attempts}
+            settings = Settings(**(given | dict(self.scenario.settings)))
+            queue = FilesystemQueue("q", settings, self.disk, clock=self.clock, machine=self.machine)
+            if self.scenario.judge is not Judge:
+                judge = self.scenario.judge(queue._store, self.clock, self.machine, lease=TTL, heartbeat_timeout=None)
+                queue._judge = queue._log._judge = judge
+            if self.scenario.log is not SlotLog:
+                queue._log = queue._housekeeping._log = queue._used_ids._log = queue._claiming._slots = self.log
+            self._queue = queue
+        return self._queue
 
     def look(self) -> Entry:
         """Return the task as a scanner would find it."""
@@ -118,44 +144,146 @@ class Worker:
         self.checker.pushed(TASK)
 
     def claim(self) -> None:
-        got = self.log.claim(self.look(), ttl=TTL)
+        began = self.clock.elapsed()
+        with self.in_one_go():
+            got = self.log.claim(self.look(), ttl=TTL)
         self.held = got if isinstance(got, Claim) else None
         if self.held is not None:
-            self.checker.claimed(self.name, self.held.entry.name, self.held.generation)
+            self.checker.claimed(self.name, self.held.entry.name, self.held.generation, self.held.token, began)
 
     def beat(self) -> None:
         if self.held is not None:
+            began = self.clock.elapsed()
             self.log.heartbeat(self.held)
+            self.checker.renewed(self.name, self.held.entry.name, began)
 
     def ack(self) -> None:
-        claim, self.held = self.held, None
-        if claim is not None:
-            self.log.complete(claim, witness_of(claim, self.machine, self.clock, result=self.name))
-            self.checker.acked(self.name, claim.entry.name, claim.generation, claim.nonce)
+        self._complete(stub=False)
 
     def ackd(self) -> None:
         """Ack as a queue does that keeps no witnesses (on_ack = "delete")."""
-        claim, self.held = self.held, None
-        if claim is not None:
-            witness = witness_of(claim, self.machine, self.clock, result=None) | {"stub": True}
-            self.log.complete(claim, witness, retire=True)
-            self.checker.acked(self.name, claim.entry.name, claim.generation, claim.nonce)
+        self._complete(stub=True)
+
+    def _complete(self, *, stub: bool) -> None:
+        claim = self.held
+        if claim is None:
+            return
+        witness = witness_of(claim, self.machine, self.clock, result=None if stub else self.name)
+        extra: dict[str, Any] = {"retire": True} if stub else {}
+        with self.in_one_go():
+            for last in (False, False, True):
+                try:
+                    self.log.complete(claim, witness | {"stub": True} if stub else witness, **extra)
+                    break
+                except OSError:  # as a worker does: the claim is still ours, so try again
+                    if last or not self.scenario.faulty:
+                        raise
+        self.checker.acked(self.name, claim.entry.name, claim.generation, claim.nonce)
+        self._let_go()
+
+    @contextmanager
+    def in_one_go(self) -> Iterator[None]:
+        self.settling = True
+        try:
+            yield
+        finally:
+            self.settling = False
 
     def expire(self) -> None:
         """Be the housekeeper that finds a death old."""
         entry = self.look()
-        if self.disk.exists(entry.path) and self.log.expire(entry, lambda slot: True):
-            self.checker.expired(self.name, entry.name)
+        with self.in_one_go():
+            if self.disk.exists(entry.path) and self.log.expire(entry, lambda slot: True):
+                self.checker.expired(self.name, entry.name)
 
     def nack(self) -> None:
-        claim, self.held = self.held, None
-        if claim is not None:
-            self.log.release(claim, error="no", delay=0, count=True)
+        self._release(error="no", count=True)
 
     def give(self) -> None:
+        self._release(error=None, count=False)
+
+    def _release(self, *, error: str | None, count: bool) -> None:
         claim, self.held = self.held, None
         if claim is not None:
-            self.log.release(claim, error=None, delay=0, count=False)
+            self.checker.let_go(self.name)  # from here on anybody may have it
+            self.log.release(claim, error=error, delay=0, count=count)
+
+    # -- over the queue: what a worker does, step by step --------------------------------------------
+
+    def take(self) -> None:
+        """Poll as a worker does, without waiting."""
+        began = self.clock.elapsed()
+        with self.in_one_go():
+            tasks = self.queue().poll(1)
+        self.task = tasks[0] if tasks else None
+        if self.task is not None:
+            claim = self.queue()._claim_of(self.task)
+            self.checker.claimed(self.name, claim.entry.name, claim.generation, self.task.token, began)
+
+    def renew(self) -> None:
+        if self.task is not None:
+            claim, began = self.queue()._claim_of(self.task), self.clock.elapsed()
+            self.queue().heartbeat(self.task)
+            self.checker.renewed(self.name, claim.entry.name, began)
+
+    def done(self) -> None:
+        self._settle(Outcome("done", result=self.name))
+
+    def fail(self) -> None:
+        self._settle(Outcome("failed", error="no"))
+
+    def release(self) -> None:
+        self._settle(Outcome("released"))
+
+    def _settle(self, outcome: Outcome) -> None:
+        """Settle a task as `dfq work` does."""
+        task, self.task, tries = self.task, None, 0
+        if task is None:
+            return
+        claim = self.queue()._claim_of(task)
+
+        def tell(task: Task, outcome: Outcome) -> None:
+            if outcome.kind == "done":
+                self.queue().ack(task, outcome.result)
+                self.checker.acked(self.name, claim.entry.name, claim.generation, claim.nonce)
+            else:
+                self.checker.let_go(self.name)
+                self.queue().nack(task, outcome.error or None, 0, count=outcome.kind == "failed")
+
+        def pause(seconds: float) -> bool:
+            nonlocal tries
+            tries += 1
+            return tries > 3 or not self.scenario.faulty
+
+        with self.in_one_go():
+            settle(task, outcome, tell=tell, pause=pause, say=lambda text: None)
+        self.checker.let_go(self.name)
+        claim.end()
+
+    def retry(self) -> None:
+        for task_id in self.queue().retry():
+            self.checker.redriven(encode(task_id))
+
+    def drop(self) -> None:
+        with self.in_one_go(), suppress(TaskNotFound):
+            self.queue().cancel(TASK)
+
+    def purge(self) -> None:
+        with self.in_one_go():
+            self.queue().purge()
+
+    def pause(self) -> None:
+        self.queue().pause()
+
+    def resume(self) -> None:
+        self.queue().resume()
+
+    # -- the rest ------------------------------------------------------------------------------------
+
+    def age(self) -> None:
+        """Let hours pass, unless somebody is in the middle of a completion: nobody is to be stopped there so long."""
+        if not self.crowded():
+            self.clock.advance(3 * 3600.0)
 
     def redrive(self) -> None:
         entry = self.look()
@@ -165,8 +293,9 @@ class Worker:
     def cancel(self) -> None:
         # As the queue does: only what was found is cancelled.
         entry = self.look()
-        if self.disk.exists(entry.path) and self.log.cancel(entry):
-            self.checker.cancelled(self.name, entry.name)
+        with self.in_one_go():
+            if self.disk.exists(entry.path) and self.log.cancel(entry):
+                self.checker.cancelled(self.name, entry.name)
 
     def schedule(self) -> None:
         self.queue().push({"n": 1}, id=TASK, priority=LANE, delay=1.0)
@@ -208,7 +337,7 @@ class Worker:
             got = self.log.claim(self.tree.entry(max(n for n in names if n), LANE), ttl=TTL)
             if isinstance(got, Claim):
                 self.held = got
-                self.checker.claimed(self.name, got.entry.name, got.generation)
+                self.checker.claimed(self.name, got.entry.name, got.generation, got.token, self.clock.elapsed())
                 self.run("ack")
             elif isinstance(got, Blocked):
                 if got.dead:
@@ -238,9 +367,11 @@ class Worker:
                 self.checker.failure(self.name, RuntimeError(f"fsck still finds {finding.code} {finding.path}"))
 
     def tidy(self) -> None:
-        """Clear up what crashes left."""
+        """Clear up what crashes left, and what is old enough."""
         if hasattr(self.log, "sweep_slots"):  # ADR 010 has nothing of the kind
-            self.queue()._housekeeping.tidy()
+            housekeeping = self.queue()._housekeeping
+            housekeeping._last = None
+            housekeeping.tidy()
 
 
 _current: list[Worker] = []
@@ -258,10 +389,22 @@ def counted_nonce() -> str:
 
 
 @contextmanager
+def quiet() -> Iterator[None]:
+    """Say nothing of what goes wrong on purpose."""
+    logging.disable(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logging.disable(logging.NOTSET)
+
+
+@contextmanager
 def deterministic() -> Iterator[None]:
-    """Take chance out of the code under test: nonces are counted per process, and no collector closes files."""
+    """Take chance out of the code under test: nonces are counted per process, no thread runs, nothing is collected."""
     with (
+        quiet(),
         patch.object(Hold, "__del__", lambda hold: None),
+        patch.object(Renewer, "add", lambda renewer, task, claim: None),
         patch("dfq.slotlog.nonce", counted_nonce),
         patch("dfq.providers.filesystem.intake.nonce", counted_nonce),
         patch("dfq.providers.filesystem.meta.nonce", counted_nonce),

@@ -5,6 +5,7 @@ Nothing here is needed for a task to be done, or done once.
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 
 from dfq.ports import Clock, Found
@@ -18,6 +19,7 @@ EVERY = 60.0  # seconds between two rounds
 BUDGET = 0.02  # seconds that a round may take; the next one goes on from there
 TEMPORARY = 3600.0
 REMEMBERED = 10_000
+AT_ONCE = 50  # witnesses that are held on to while they are removed
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,8 +94,10 @@ class Housekeeping:
             # The witness forbids that the names are used anew, so removing them is safe.
             witness = self._tree.completed(name)
             if self._is_over(name):
-                self._store.sync(witness)
-                self._log.sweep_slots(name, witness)
+                with self._store.standing(witness) as stands:
+                    if stands:
+                        self._store.sync(witness)
+                        self._log.sweep_slots(name, witness)
 
     def _is_over(self, name: str) -> bool:
         """Tell whether a name has its witness; a folder or a link in its place proves nothing."""
@@ -119,7 +123,8 @@ class Housekeeping:
         # A first epoch stays for any later one, also when the one right after it is gone (ADR 017).
         later = {plain(name) for name, _ in self._files(f"{COMPLETED}/{shard}") if epoch_of(name)} if old else set()
         kept = {name for name in old if name in later or self._needed(name)}
-        self._retire(shard, [name for name in old if name not in stale and name not in kept])
+        gone = [name for name in old if name not in stale and name not in kept]
+        self._retire(shard, gone, self._retention.guard)
         for name in stale:
             self._log.unlist(name)
 
@@ -133,7 +138,7 @@ class Housekeeping:
             latest[plain(name)] = max(epoch_of(name), latest.get(plain(name), 0))
         old = {name for name, mtime_ns in times.items() if self._older(mtime_ns, retain)}
         kept = {name for name in old if self._is_kept(name, latest[plain(name)], old)}
-        self._retire(shard, sorted(old - kept, key=epoch_of, reverse=True))
+        self._retire(shard, sorted(old - kept, key=epoch_of, reverse=True), retain)
         young = min((time for name, time in times.items() if name not in old), default=None)
         self._young[folder] = self._clock.wall() + EVERY if young is None else young / 1e9 + retain
 
@@ -149,8 +154,18 @@ class Housekeeping:
         following = in_epoch(name, epoch_of(name) + 1)
         return self._view.is_open(following) or self._store.exists(self._tree.completed(following))
 
-    def _retire(self, shard: str, names: list[str]) -> None:
+    def _retire(self, shard: str, names: list[str], retain: float) -> None:
         """Remove witnesses, in this order, after all that they guard, and after that is sure not to come back."""
+        for start in range(0, len(names), AT_ONCE):
+            with contextlib.ExitStack() as held:
+                self._retire_some(shard, [n for n in names[start : start + AT_ONCE] if self._takes(n, retain, held)])
+
+    def _takes(self, name: str, retain: float, held: contextlib.ExitStack) -> bool:
+        """Tell whether a witness is ours to remove: nobody else is at it, and it is no newer one of the same name."""
+        witness = self._tree.completed(name)
+        return held.enter_context(self._store.standing(witness, alone=True)) and self._is_old(witness, retain)
+
+    def _retire_some(self, shard: str, names: list[str]) -> None:
         if not names:
             return
         for name in names:
@@ -168,8 +183,8 @@ class Housekeeping:
                 self._unguard(name)
 
     def _unguard(self, name: str) -> None:
+        self._store.remove(self._tree.retired(name))  # first: after the witness its name is anybody's
         self._store.remove(self._tree.completed(name))
-        self._store.remove(self._tree.retired(name))
 
     def _temporary(self, now: float) -> None:
         # By our own clock since we first saw it: they are few, and their writer may still be at it.
@@ -180,8 +195,11 @@ class Housekeeping:
                 self._store.remove(name)
 
     def _is_old(self, path: str, retain: float) -> bool:
+        """Tell whether a file is old enough to go. A listing only hints at that: the clock may be set meanwhile."""
         facts = self._store.disk.look(path)
-        return facts is not None and self._older(facts.mtime_ns, retain)
+        # In this order: a file that was written by a clock which was set since, or is now, must not pass.
+        steady = self._steadiness.seconds() >= self._retention.guard
+        return facts is not None and steady and self._steadiness.wall - facts.mtime_ns / 1e9 >= retain
 
     def _older(self, mtime_ns: int, seconds: float) -> bool:
         return self._clock.wall() - mtime_ns / 1e9 >= seconds

@@ -26,11 +26,13 @@ class Steadiness:
         self._since: float | None = None
         self._offset = 0.0
         self._at = 0.0
+        self.wall = 0.0  # the wall clock when it was last asked
 
     def seconds(self) -> float:
         """Return for how many seconds the clock is known to have been steady."""
         now = self._clock.elapsed()
-        offset = self._clock.wall() - now
+        self.wall = self._clock.wall()
+        offset = self.wall - now
         if self._since is None:
             self._since = self._remembered(now, offset)
         elif not self._same(offset - self._offset, now - self._at):
