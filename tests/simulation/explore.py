@@ -16,7 +16,7 @@ from world import Move, Process, Run, Violation
 __all__ = ["Tally", "Violation", "Weather", "explore", "wander"]
 
 ERRORS = (errno.EIO, errno.ENOSPC)
-JUMPS = (-30 * 86400.0, -7200.0, -90.0, 90.0, 7200.0, 400 * 86400.0)
+JUMPS = (90.0, 7200.0, 40 * 86400.0)  # up to so far, either way; never back to exactly where the clock was
 PASSES = (0.5, 5.0, 50.0, 90.0)
 
 
@@ -143,7 +143,8 @@ def _trouble(process: Process, rng: random.Random, weather: Weather) -> Iterator
     if weather.lags and rng.random() < weather.lags:
         yield ("lag", process.name, rng.randint(1, 4))
     if weather.jumps and rng.random() < weather.jumps:
-        yield ("jump", rng.choice(JUMPS))
+        farthest = rng.choice(JUMPS)
+        yield ("jump", round(rng.uniform(-farthest, farthest), 3))
     if weather.passes and rng.random() < weather.passes:
         yield ("pass", rng.choice(PASSES))
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from workers import Scenario
+from workers import FORGETFUL, Scenario
 
 from dfq.staleness import Judge
 
 DEAD = "push claim nack"  # with one attempt, this leaves a dead letter
-DAY = (("retain_completed", 7200.0), ("retain_failed", 7200.0))
 
 TWO = [
     Scenario("two workers", ("claim beat ack", "claim ack")),
@@ -39,23 +38,31 @@ WHOLE = [
 ]
 #: Witnesses that are forgotten after their time, and ids that come back after that.
 RETIRED = [
-    Scenario("forgotten", ("age tidy", "claim ack"), before="push claim ack tidy", settings=DAY),
-    Scenario("forgotten and pushed", ("age tidy", "push claim ack"), before="push claim ack tidy", settings=DAY),
-    Scenario("a stub forgotten", ("age tidy", "push claim ack"), before="push claim ackd tidy", settings=DAY),
-    Scenario("forgotten by two", ("tidy", "tidy push claim ack"), before="push claim ack tidy age", settings=DAY),
+    Scenario("forgotten", ("age tidy", "claim ack"), before="push claim ack tidy", settings=FORGETFUL),
+    Scenario("forgotten and pushed", ("age tidy", "push claim ack"), before="push claim ack tidy", settings=FORGETFUL),
+    Scenario("a stub forgotten", ("age tidy", "push claim ack"), before="push claim ackd tidy", settings=FORGETFUL),
+    Scenario("forgotten by two", ("tidy", "tidy push claim ack"), before="push claim ack tidy age", settings=FORGETFUL),
     Scenario(
-        "forgotten and put back", ("age tidy", "rerun claim ack"), "push claim ack tidy", settings=DAY, epochs=True
+        "forgotten and put back",
+        ("age tidy", "rerun claim ack"),
+        "push claim ack tidy",
+        settings=FORGETFUL,
+        epochs=True,
     ),
     Scenario(
         "a late epoch forgotten",
         ("tidy", "rerun claim ack"),
         before="push claim ack rerun claim ack tidy age",
-        settings=DAY,
+        settings=FORGETFUL,
         epochs=True,
     ),
-    Scenario("a death forgotten", ("age tidy", "redrive claim ack"), f"{DEAD} tidy", max_attempts=1, settings=DAY),
-    Scenario("a zombie", ("claim age tidy ack", "claim ack age tidy"), before="push tidy", settings=DAY),
-    Scenario("a zombie and a push", ("claim ack", "claim ack age tidy push claim ack"), "push tidy", settings=DAY),
+    Scenario(
+        "a death forgotten", ("age tidy", "redrive claim ack"), f"{DEAD} tidy", max_attempts=1, settings=FORGETFUL
+    ),
+    Scenario("a zombie", ("claim age tidy ack", "claim ack age tidy"), before="push tidy", settings=FORGETFUL),
+    Scenario(
+        "a zombie and a push", ("claim ack", "claim ack age tidy push claim ack"), "push tidy", settings=FORGETFUL
+    ),
 ]
 THREE = [
     Scenario("three workers", ("claim ack", "claim ack", "claim ack")),
@@ -106,5 +113,5 @@ POWER = [
 POWER_AND_GAPS = [
     *POWER,
     Scenario("expiry", ("expire", "redrive claim ackd", "claim"), before=DEAD, max_attempts=1, durable=True),
-    Scenario("retention", ("tidy", "push claim ack"), "push claim ack tidy age", durable=True, settings=DAY),
+    Scenario("retention", ("tidy", "push claim ack"), "push claim ack tidy age", durable=True, settings=FORGETFUL),
 ]

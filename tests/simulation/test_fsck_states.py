@@ -8,9 +8,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from explore import Violation, explore, wander
-from test_mutants import CUTS
-from test_protocol import DEAD, MANY, POWER, TWO, ids, report
+from explore import Violation, Weather, explore, wander
+from scenarios import DEAD, LONG, POWER, RETIRED, TWO, WHOLE
+from test_protocol import ids, report
 from workers import Scenario
 
 from dfq.slotlog import SlotLog
@@ -31,19 +31,24 @@ CROWD = [
 ]
 
 
-@pytest.mark.parametrize("scenario", TWO, ids=ids)
+@pytest.mark.parametrize("scenario", [*TWO, *RETIRED[:5]], ids=ids)
 def test_what_a_crash_leaves_is_repaired(scenario: Scenario) -> None:
-    report(scenario, explore(replace(scenario, fsck=True), preemptions=1, crashes=1))
+    report(scenario, explore(replace(scenario, fsck=True, fsck_at_end=True), preemptions=1, crashes=1))
 
 
-@pytest.mark.parametrize("scenario", MANY, ids=ids)
+@pytest.mark.parametrize("scenario", [*TWO, WHOLE[0], *RETIRED[:5]], ids=ids)
+def test_what_workers_and_their_housekeeping_leave_is_clean(scenario: Scenario) -> None:
+    report(scenario, explore(replace(scenario, fsck_at_end=True), preemptions=1, crashes=1))
+
+
+@pytest.mark.parametrize("scenario", LONG, ids=ids)
 def test_what_many_leave_at_random_is_repaired(scenario: Scenario) -> None:
-    report(scenario, wander(replace(scenario, fsck=True), range(150), crashes=2))
+    report(scenario, wander(replace(scenario, fsck=True, fsck_at_end=True), range(150), Weather(crashes=2)))
 
 
 @pytest.mark.parametrize("scenario", POWER, ids=ids)
 def test_what_a_power_cut_leaves_is_repaired(scenario: Scenario) -> None:
-    report(scenario, wander(replace(scenario, fsck=True), range(40), crashes=1, cuts=0.25))
+    report(scenario, wander(replace(scenario, fsck=True), range(40), Weather(crashes=1, cuts=0.5)))
 
 
 @pytest.mark.parametrize("scenario", BESIDE, ids=ids)
@@ -58,7 +63,7 @@ def test_two_repairs_at_once_beside_a_worker() -> None:
 
 @pytest.mark.parametrize("scenario", CROWD, ids=ids)
 def test_a_repair_in_a_crowd(scenario: Scenario) -> None:
-    report(scenario, wander(scenario, range(150), crashes=2))
+    report(scenario, wander(scenario, range(150), Weather(crashes=2)))
 
 
 class Hasty(SlotLog):
@@ -89,9 +94,3 @@ def test_a_hasty_repair_beside_a_worker_is_caught() -> None:
 def test_a_repair_that_does_nothing_is_caught() -> None:
     with pytest.raises(Violation, match="fsck left"):
         explore(Scenario("forgetful", ("claim ack", "claim ack"), log=Forgetful, fsck=True), preemptions=1, crashes=1)
-
-
-def test_a_damaged_proof_is_an_alarm() -> None:
-    (mutant,) = (m for m in CUTS if m.name == "an ack does not sync the witness")
-    with pytest.raises(Violation, match="fsck says must: bad-witness"):
-        wander(replace(mutant.scenario_with_it(), fsck=True), range(1_000), cuts=0.3)

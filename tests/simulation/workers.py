@@ -33,6 +33,7 @@ from dfq.work.slot import Outcome
 TASK = "t"
 LANE = 5
 TTL = 60.0
+FORGETFUL = (("retain_completed", 7200.0), ("retain_failed", 7200.0))
 
 
 class Impatient(Judge):
@@ -140,6 +141,10 @@ class Worker:
         try:
             self.queue().push({"n": 1}, id=TASK, priority=LANE, if_exists=if_exists)
         except TaskExists:
+            return
+        except QueueUnavailable:  # somebody stopped while he was about to retire it
+            if self.scenario.settings != FORGETFUL:
+                raise
             return
         self.checker.pushed(TASK)
 
@@ -404,6 +409,8 @@ def deterministic() -> Iterator[None]:
     with (
         quiet(),
         patch.object(Hold, "__del__", lambda hold: None),
+        patch("dfq.providers.filesystem.again.RACES", 10),
+        patch("dfq.providers.filesystem.again.sleep", lambda seconds: None),
         patch.object(Renewer, "add", lambda renewer, task, claim: None),
         patch("dfq.slotlog.nonce", counted_nonce),
         patch("dfq.providers.filesystem.intake.nonce", counted_nonce),

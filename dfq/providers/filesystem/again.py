@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from time import sleep
 
 from dfq.codec import decode_payload, loads
 from dfq.errors import QueueUnavailable, TaskExists, TaskNotFound
@@ -13,6 +14,7 @@ from dfq.slotlog import SlotLog
 from dfq.stores.disk import DiskStore
 from dfq.tree import Tree, epoch_of, in_epoch
 
+PAUSE = 0.05  # seconds between two looks at an id that is being retired
 RACES = 20  # how often to look again because somebody else did something with the same id
 
 
@@ -27,7 +29,6 @@ class Again:
         store: DiskStore,
         tree: Tree,
         retry: Callable[[str], object],
-        cancel: Callable[[str], bool],
         where: str,
     ) -> None:
         self._intake = intake
@@ -36,7 +37,6 @@ class Again:
         self._store = store
         self._tree = tree
         self._retry = retry  # by id
-        self._cancel = cancel  # by name
         self._where = where
 
     def push(self, item: Item, if_exists: IfExists) -> bool:
@@ -48,11 +48,7 @@ class Again:
                 continue
             if name is None:
                 return if_exists != "skip"
-            again = self._intake.prepare(item.push, epoch_of(name))
-            if self._intake.write([again]):
-                continue
-            # Without its anchor a later epoch is not found again: then the id is a new one, and this a plain push.
-            if self._anchored(again) or not self._intake.write([self._intake.prepare(item.push)]):
+            if self._begin(self._intake.prepare(item.push, epoch_of(name))):
                 return True
         raise QueueUnavailable(f"task {item.id!r} is being pushed by too many at once: try again")
 
@@ -84,14 +80,19 @@ class Again:
         hint = "use if_exists='skip', or 'rerun' to run it again once it is over"
         raise TaskExists(f"task {item.id!r} is already {info.state}: {hint}", task_id=item.id, state=info.state)
 
-    def _anchored(self, item: Item) -> bool:
-        """Tell whether a later epoch that was just pushed may stay; if not, it was taken back.
+    def _begin(self, item: Item) -> bool:
+        """Write a task under a name of its own; False if that was taken meanwhile.
 
-        While an id has later epochs, the witness of its first tells every push so. If it was retired in this very
-        moment, the task is taken out again in a way that holds, unless a worker has completed it already.
+        While an id has later epochs, the witness of its first tells every push so: nobody may retire it now.
         """
-        anchor = self._tree.completed(in_epoch(item.entry.name, 0))
-        return item.entry.witness == anchor or self._store.exists(anchor) or not self._cancel(item.entry.name)
+        first = self._tree.completed(in_epoch(item.entry.name, 0))
+        if first == item.entry.witness:
+            return not self._intake.write([item])
+        with self._store.standing(first) as stands:
+            if stands:
+                return not self._intake.write([item])
+        sleep(PAUSE)  # it is being retired: soon the id is a new one
+        return False
 
     def _refuse_strange_witness(self, item: Item) -> None:
         first = self._tree.completed(in_epoch(item.entry.name, 0))

@@ -5,21 +5,20 @@ Nothing here is needed for a task to be done, or done once.
 
 from __future__ import annotations
 
-import contextlib
 from dataclasses import dataclass
 
 from dfq.ports import Clock, Found
+from dfq.providers.filesystem.retirement import Retirement, latest_of
 from dfq.providers.filesystem.steady import Steadiness
 from dfq.providers.filesystem.view import View
 from dfq.slotlog import SlotLog
 from dfq.stores.disk import DiskStore
-from dfq.tree import COMPLETED, FAILED, LEASES, RETIRED, Tree, epoch_of, in_epoch, plain, slot_name, task_name
+from dfq.tree import COMPLETED, FAILED, LEASES, RETIRED, Tree, epoch_of, in_epoch, slot_name, task_name
 
 EVERY = 60.0  # seconds between two rounds
 BUDGET = 0.02  # seconds that a round may take; the next one goes on from there
 TEMPORARY = 3600.0
 REMEMBERED = 10_000
-AT_ONCE = 50  # witnesses that are held on to while they are removed
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +60,7 @@ class Housekeeping:
         self._clock = clock
         self._steadiness = steadiness
         self._retention = retention
+        self._retirement = Retirement(store, tree, log, view, steadiness, retention.guard)
         self._last: float | None = None
         self._left: list[str] = []  # shards of this time around
         self._young: dict[str, float] = {}  # folder of witnesses -> when (wall clock) the oldest can be removed
@@ -114,17 +114,18 @@ class Housekeeping:
             elif steady and retain is not None and self._older(found.mtime_ns, retain):
                 entry = self._view.find(name)
                 if entry is not None:
-                    self._log.expire(entry, lambda slot: self._is_old(slot, retain))
+                    self._log.expire(entry, lambda slot: self._retirement.is_old(slot, retain))
 
     def _guards(self, shard: str) -> None:
         old = [name for name, f in self._files(f"{RETIRED}/{shard}") if self._older(f.mtime_ns, self._retention.guard)]
+        if not old:
+            return
         # A crash may have left the link of an earlier witness: then the one that is there now is no stub.
         stale = [name for name in old if not self._log.is_retired(name)]
+        latest = latest_of(name for name, _ in self._files(f"{COMPLETED}/{shard}"))
         # A first epoch stays for any later one, also when the one right after it is gone (ADR 017).
-        later = {plain(name) for name, _ in self._files(f"{COMPLETED}/{shard}") if epoch_of(name)} if old else set()
-        kept = {name for name in old if name in later or self._needed(name)}
-        gone = [name for name in old if name not in stale and name not in kept]
-        self._retire(shard, gone, self._retention.guard)
+        later = {name for name in old if not epoch_of(name) and latest.get(name)}
+        self._retirement.retire(shard, [n for n in old if n not in stale and n not in later], latest)
         for name in stale:
             self._log.unlist(name)
 
@@ -133,58 +134,17 @@ class Housekeeping:
         if retain is None or self._clock.wall() < self._young.get(folder, 0.0):
             return
         times = {name: found.mtime_ns for name, found in self._files(folder)}
-        latest: dict[str, int] = {}
-        for name in times:
-            latest[plain(name)] = max(epoch_of(name), latest.get(plain(name), 0))
+        latest = latest_of(times)
         old = {name for name, mtime_ns in times.items() if self._older(mtime_ns, retain)}
-        kept = {name for name in old if self._is_kept(name, latest[plain(name)], old)}
-        self._retire(shard, sorted(old - kept, key=epoch_of, reverse=True), retain)
+        gone = sorted((name for name in old if self._may_go(name, latest, old)), key=epoch_of, reverse=True)
+        self._retirement.retire(shard, gone, latest, retain)
         young = min((time for name, time in times.items() if name not in old), default=None)
         self._young[folder] = self._clock.wall() + EVERY if young is None else young / 1e9 + retain
 
-    def _is_kept(self, name: str, latest: int, old: set[str]) -> bool:
-        """Tell whether an old witness stays: that of the first epoch for as long as there is a later one (ADR 017)."""
-        last = in_epoch(name, latest)
-        if name == last or epoch_of(name) == 0:
-            return last not in old or self._needed(last)
-        return False
-
-    def _needed(self, name: str) -> bool:
-        """Tell whether a task that was put back counts from this witness."""
-        following = in_epoch(name, epoch_of(name) + 1)
-        return self._view.is_open(following) or self._store.exists(self._tree.completed(following))
-
-    def _retire(self, shard: str, names: list[str], retain: float) -> None:
-        """Remove witnesses, in this order, after all that they guard, and after that is sure not to come back."""
-        for start in range(0, len(names), AT_ONCE):
-            with contextlib.ExitStack() as held:
-                self._retire_some(shard, [n for n in names[start : start + AT_ONCE] if self._takes(n, retain, held)])
-
-    def _takes(self, name: str, retain: float, held: contextlib.ExitStack) -> bool:
-        """Tell whether a witness is ours to remove: nobody else is at it, and it is no newer one of the same name."""
-        witness = self._tree.completed(name)
-        return held.enter_context(self._store.standing(witness, alone=True)) and self._is_old(witness, retain)
-
-    def _retire_some(self, shard: str, names: list[str]) -> None:
-        if not names:
-            return
-        for name in names:
-            self._log.sweep_slots(name, self._tree.completed(name))
-            self._view.withdraw(name)
-        for folder in self._view.folders(shard):
-            self._store.sync_folder(folder)
-        later = [name for name in names if epoch_of(name)]
-        for name in later:
-            self._unguard(name)
-        if later:  # the first one tells that there are others, so they must not come back without it
-            self._store.sync_folder(f"{COMPLETED}/{shard}")
-        for name in names:
-            if not epoch_of(name):
-                self._unguard(name)
-
-    def _unguard(self, name: str) -> None:
-        self._store.remove(self._tree.retired(name))  # first: after the witness its name is anybody's
-        self._store.remove(self._tree.completed(name))
+    @staticmethod
+    def _may_go(name: str, latest: dict[str, int], old: set[str]) -> bool:
+        """Tell whether an old witness may go: that of the first epoch not before that of the last (ADR 017)."""
+        return epoch_of(name) > 0 or in_epoch(name, latest[name]) in old
 
     def _temporary(self, now: float) -> None:
         # By our own clock since we first saw it: they are few, and their writer may still be at it.
@@ -193,13 +153,6 @@ class Housekeeping:
         for name, first in self._seen.items():
             if now - first >= TEMPORARY:
                 self._store.remove(name)
-
-    def _is_old(self, path: str, retain: float) -> bool:
-        """Tell whether a file is old enough to go. A listing only hints at that: the clock may be set meanwhile."""
-        facts = self._store.disk.look(path)
-        # In this order: a file that was written by a clock which was set since, or is now, must not pass.
-        steady = self._steadiness.seconds() >= self._retention.guard
-        return facts is not None and steady and self._steadiness.wall - facts.mtime_ns / 1e9 >= retain
 
     def _older(self, mtime_ns: int, seconds: float) -> bool:
         return self._clock.wall() - mtime_ns / 1e9 >= seconds

@@ -155,7 +155,7 @@ class FilesystemQueue(QueueManager):
             max_payload=settings.max_payload,
             max_file=self._max_file,
         )
-        self._used_ids = Again(self._intake, self._view, self._log, store, tree, self.retry, self._cancel, where)
+        self._used_ids = Again(self._intake, self._view, self._log, store, tree, self.retry, where)
         # Of an index nothing expires; what lies in its own completed/ are the witnesses that a newer one replaced.
         keep = (0.0, None) if index else (settings.retain_completed, settings.retain_failed)
         retention = Retention.of(self._ttl, *keep)

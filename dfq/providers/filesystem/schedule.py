@@ -248,7 +248,10 @@ class Schedule:
         if record is None:
             return None
         entry = self._tree.entry(path.rpartition("/")[2][:-5], _lane(record))
-        return None if self._store.name_again(path, entry.path) is None else entry
+        if self._store.name_again(path, entry.path) is None:
+            return None
+        self._store.sync(entry.path)  # whoever withdraws the other name must not leave the task with none
+        return entry
 
     def withdraw(self, path: str) -> None:
         """Remove a name from the schedule, and its folder with the last one."""
