@@ -11,7 +11,7 @@ from typing import Any
 
 from simdisk import Inode, Platter
 
-from dfq.tree import COMPLETED, FAILED, FRONTIER, LEASES, RETIRED, plain, slot_name, task_name
+from dfq.tree import COMPLETED, FAILED, FRONTIER, LEASES, META, PAUSED, RETIRED, plain, slot_name, task_name
 
 GUARD = 3600.0  # seconds for which a witness stays, at the least
 
@@ -33,13 +33,16 @@ class Checker:
         self._tokens: dict[tuple[str, int], int] = {}  # slot -> the token that went with it
         self._alive: set[str] = set()  # put back, and not dead again since
         self._void: set[tuple[str, int, str]] = set()  # leases created when there was no task to lease any more
+        self._gone: dict[str, int] = {}  # name -> how often its witness was forgotten
+        self._lives: dict[tuple[str, str], int] = {}  # the same, when a process claimed it
+        self._paused: bool | None = None
         self._holders: dict[str, tuple[str, int, float]] = {}  # name -> process, generation, since when
 
     def moved_to(self, platter: Platter) -> Checker:
         """Return a checker of the same promises on another disk: a copy, or what a power cut left."""
         other = Checker(platter, max_attempts=self._max_attempts, patience=self._patience)
         other._pushed, other._accepted = dict(self._pushed), dict(self._accepted)
-        other._retired = dict(self._retired)
+        other._retired, other._paused = dict(self._retired), self._paused
         return other  # tokens are promised within one boot: a cut may take slots back
 
     def key(self) -> int:
@@ -54,6 +57,8 @@ class Checker:
                 frozenset(self._alive),
                 frozenset(self._holders.items()),
                 frozenset(self._tokens.items()),
+                frozenset(self._lives.items()),
+                self._paused,
             )
         )
 
@@ -66,6 +71,7 @@ class Checker:
         if (name, generation, process) in self._void:
             self._violation(f"{process} was handed {name} generation {generation}, which was completed before")
         self._holders[name] = (process, generation, began)
+        self._lives[process, name] = self._gone.get(name, 0)
         self._tokens[name, generation] = token
         known = [self._tokens[slot] for slot in self._order.get(plain(name), []) if slot in self._tokens]
         if known != sorted(set(known)):
@@ -85,6 +91,8 @@ class Checker:
         creator = self._created.get((name, generation + 1), process)
         if creator != process:
             self._violation(f"ack of {name} generation {generation} accepted after {creator} had created the next slot")
+        if self._lives.get((process, name), 0) != self._gone.get(name, 0):
+            self._violation(f"{process} completed {name} with a lease of an earlier task of that name")
         self._accept(process, name, nonce)
         if self._witness(name).get("nonce") != nonce:
             self._violation(f"the witness of {name} is not the one of the ack that {process} was accepted")
@@ -93,6 +101,17 @@ class Checker:
         self._accept(process, name, "cancelled")
         if self._witness(name).get("state") != "cancelled":
             self._violation(f"{name} was cancelled, but its witness does not say so")
+
+    def paused(self, state: bool | None) -> None:
+        """The queue was paused or resumed; None: it may be either, since a call has not returned."""
+        self._paused = state
+
+    def booted(self) -> None:
+        """Look at what the power cut has left before anybody touches it."""
+        if self._pushed and not self._json_at(META):
+            self._violation(f"tasks were pushed, and {META} is lost")
+        if self._paused is not None and self._paused != (PAUSED in self._platter.names):
+            self._violation(f"the queue was {'paused' if self._paused else 'resumed'}, and that is lost")
 
     def redriven(self, name: str) -> None:
         self._alive.add(name)
@@ -141,6 +160,7 @@ class Checker:
             self._violation(f"{process} removed the witness {path} after {age:g} s")
         # From now on the id is a new one.
         self._retired[plain(name)] = self._retired.get(plain(name), 0) + 1
+        self._gone[name] = self._gone.get(name, 0) + 1
         self._accepted.pop(name, None)
         self._created = {slot: by for slot, by in self._created.items() if slot[0] != name}
         self._tokens = {slot: token for slot, token in self._tokens.items() if slot[0] != name}
@@ -221,6 +241,10 @@ class Checker:
             if path.startswith(COMPLETED + "/") and path.endswith(f"/{name}.json"):
                 return _json(inode) or {"state": "torn"}
         return {}
+
+    def _json_at(self, path: str) -> dict[str, Any]:
+        inode = self._platter.names.get(path)
+        return {} if inode is None else _json(inode)
 
     def _violation(self, text: str) -> None:
         self.violations.append(text)

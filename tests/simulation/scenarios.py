@@ -59,9 +59,9 @@ RETIRED = [
     Scenario(
         "a death forgotten", ("age tidy", "redrive claim ack"), f"{DEAD} tidy", max_attempts=1, settings=FORGETFUL
     ),
-    Scenario("a zombie", ("claim age tidy ack", "claim ack age tidy"), before="push tidy", settings=FORGETFUL),
+    Scenario("a zombie", ("claim age tidy ack", "claim rest ack age tidy"), before="push tidy", settings=FORGETFUL),
     Scenario(
-        "a zombie and a push", ("claim ack", "claim ack age tidy push claim ack"), "push tidy", settings=FORGETFUL
+        "a zombie and a push", ("claim rest ack", "claim ack age tidy push claim ack"), "push tidy", settings=FORGETFUL
     ),
 ]
 THREE = [
@@ -114,4 +114,22 @@ POWER_AND_GAPS = [
     *POWER,
     Scenario("expiry", ("expire", "redrive claim ackd", "claim"), before=DEAD, max_attempts=1, durable=True),
     Scenario("retention", ("tidy", "push claim ack"), "push claim ack tidy age", durable=True, settings=FORGETFUL),
+]
+#: Between them these need every sync that there is.
+SYNCED = [
+    *POWER_AND_GAPS,
+    Scenario("many at once", ("push_many", "claim ack"), before="", durable=True),
+    Scenario("stopped", ("pause resume pause", "take done"), before="push", durable=True),
+    Scenario("half moved", ("promote", "fsck", "promote"), before="schedule", durable=True),
+    Scenario("a stub", ("claim ackd", "claim", "tidy"), durable=True),
+    Scenario(
+        "a late epoch forgotten",
+        ("tidy", "push"),
+        "push claim ack rerun claim ack tidy age",
+        durable=True,
+        settings=FORGETFUL,
+        epochs=True,
+    ),
+    Scenario("an old stub", ("tidy", "push claim ack"), "push claim ackd tidy age", durable=True, settings=FORGETFUL),
+    Scenario("orphans", ("claim ack", "claim", "tidy"), durable=True),
 ]

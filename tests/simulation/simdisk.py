@@ -300,7 +300,10 @@ class SimDisk:
     def try_lock(self, fd: int, *, alone: bool = False) -> bool:
         self._step("try_lock", fd)
         inode = self._file(fd).inode
-        free = not any(alone or kind == "exclusive" for holder, kind in inode.locks.items() if holder != fd)
+        # On a disk that is shared with other machines, each process here stands for a machine of its own: what it
+        # sees of the locks of others is only what it holds on to for a moment.
+        seen = inode.locks if self.local or alone else {}
+        free = not any(alone or kind == "exclusive" for holder, kind in seen.items() if holder != fd)
         if free:
             inode.locks[fd] = "exclusive" if alone else "shared"
         self._told(free)
@@ -406,6 +409,10 @@ class SimDisk:
         inode = self._names.get(path)
         if inode is not None:
             inode.mtime = self._platter.clock.wall()
+
+    def rest(self) -> None:
+        """Make no call: a process does something of its own, for as long as it likes."""
+        self._step("rest", "")
 
     def free_bytes(self) -> int:
         return 1 << 40

@@ -20,7 +20,7 @@ from dfq.names import encode
 from dfq.ports import Machine
 from dfq.providers.filesystem import FilesystemQueue
 from dfq.providers.filesystem.schedule import Schedule
-from dfq.queue import IfExists, Task
+from dfq.queue import IfExists, Push, Task
 from dfq.records import witness_of
 from dfq.renewal import Renewer
 from dfq.slotlog import Limits, SlotLog
@@ -53,7 +53,7 @@ class Scenario:
     Over the slot log: claim, beat, ack, ackd (keeping no witness), nack, give (back, not counted), cancel, redrive,
     expire. Over the queue: push, rerun, take (poll), renew, done, fail, release, retry, drop (cancel), purge, pause,
     resume. For a delayed task: schedule, promote (it is due), withdraw (cancel it wherever it is) and
-    withdraw_in_place (as one must not). Of housekeeping: age (hours pass), tidy, fsck (with repair).
+    withdraw_in_place (as one must not). Of housekeeping: age (hours pass), tidy, fsck (with repair). And rest.
     """
 
     name: str
@@ -277,13 +277,27 @@ class Worker:
         with self.in_one_go():
             self.queue().purge()
 
+    def push_many(self) -> None:
+        """Push so many that they are made durable together."""
+        self.queue().push_many([Push({"n": n}, id=f"{TASK}{n}", priority=LANE) for n in range(9)])
+        for n in range(9):
+            self.checker.pushed(f"{TASK}{n}")
+
     def pause(self) -> None:
+        self.checker.paused(None)
         self.queue().pause()
+        self.checker.paused(True)
 
     def resume(self) -> None:
+        self.checker.paused(None)
         self.queue().resume()
+        self.checker.paused(False)
 
     # -- the rest ------------------------------------------------------------------------------------
+
+    def rest(self) -> None:
+        """Do something else, which may take hours."""
+        self.disk.rest()
 
     def age(self) -> None:
         """Let hours pass, unless somebody is in the middle of a completion: nobody is to be stopped there so long."""

@@ -210,6 +210,7 @@ class Run:
             self.platter = start.platter.power_cut(power)
             self.clock = self.platter.clock
             self.checker = start.checker.moved_to(self.platter)
+            self.checker.booted()
             self.moves = start.moves
             if self.trace is not None:
                 self.trace += start.trace or []

@@ -1,0 +1,161 @@
+"""Run the simulator over a copy of the code in which something was changed.
+
+    python sabotage.py mutant 7        is the seventh mutant caught?
+    python sabotage.py sync 3          is it noticed that the third sync of the code is left out?
+
+The last line of what it prints is JSON. Each runs in a process of its own: the change is made where a module is
+loaded, so whatever uses the module uses the changed one.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import json
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+SYNCS = frozenset(("sync", "sync_content", "sync_folder", "fsync", "fsync_dir", "sync_all"))
+#: Modules whose syncs are promises to users. Those of `verify_fs` are what is verified, `ports` is the disk itself.
+DURABLE = (
+    "dfq.slotlog",
+    "dfq.stores.disk",
+    "dfq.providers.filesystem.again",
+    "dfq.providers.filesystem.audit_schedule",
+    "dfq.providers.filesystem.housekeeping",
+    "dfq.providers.filesystem.intake",
+    "dfq.providers.filesystem.meta",
+    "dfq.providers.filesystem.queue",
+    "dfq.providers.filesystem.retirement",
+    "dfq.providers.filesystem.schedule",
+    "dfq.providers.filesystem.tiles",
+)
+#: Syncs that the simulator cannot miss, and why.
+BEYOND = {
+    "OsDisk(root).fsync_dir('.')": "the root of all queues is not on the simulated disk",
+    "self._disk.fsync(fd)": "index queues are not simulated",
+    "self._store.sync(shown)": "index queues are not simulated",
+}
+
+
+class Change(importlib.abc.MetaPathFinder, importlib.abc.SourceLoader):
+    """Loads one module with a change in its source."""
+
+    def __init__(self, module: str, change: Any) -> None:
+        self._module = module
+        self._change = change
+        self._path = source_of(module)
+
+    def find_spec(self, name: str, path: Any, target: ModuleType | None = None) -> Any:
+        if name != self._module:
+            return None
+        return importlib.util.spec_from_file_location(name, self._path, loader=self)
+
+    def get_filename(self, fullname: str) -> str:
+        return str(self._path)
+
+    def get_data(self, path: str) -> bytes:
+        return bytes(self._change(Path(path).read_text()).encode())
+
+    def path_stats(self, path: str) -> Any:
+        raise OSError("a changed module is not to be cached")
+
+
+def source_of(module: str) -> Path:
+    return ROOT.joinpath(*module.split(".")).with_suffix(".py")
+
+
+def replaced(line: str, instead: str) -> Any:
+    def change(source: str) -> str:
+        if source.count(line) != 1:
+            raise SystemExit(f"the line that this mutant changes is gone, or there are two: {line}")
+        return source.replace(line, instead)
+
+    return change
+
+
+@dataclass(frozen=True)
+class Site:
+    """A place where something is made durable."""
+
+    module: str
+    lines: tuple[int, int]
+    columns: tuple[int, int]
+    text: str
+
+    def left_out(self, source: str) -> str:
+        rows = source.splitlines(keepends=True)
+        (first, last), (start, end) = self.lines, self.columns
+        rows[first - 1 : last] = [rows[first - 1][:start] + "None" + rows[last - 1][end:]]
+        return "".join(rows)
+
+
+def sync_sites() -> list[Site]:
+    """Return every call that makes something durable, in the order of the files."""
+    sites = []
+    for module in DURABLE:
+        calls = [node for node in ast.walk(ast.parse(source_of(module).read_text())) if isinstance(node, ast.Call)]
+        for call in sorted(calls, key=lambda c: (c.lineno, c.col_offset)):
+            if isinstance(call.func, ast.Attribute) and call.func.attr in SYNCS:
+                assert call.end_lineno is not None
+                assert call.end_col_offset is not None
+                lines, columns = (call.lineno, call.end_lineno), (call.col_offset, call.end_col_offset)
+                sites.append(Site(module, lines, columns, ast.unparse(call)))
+    return sites
+
+
+def catch_mutant(number: int) -> dict[str, Any]:
+    import mutants
+
+    mutant = mutants.ALL[number]
+    for name in [name for name in sys.modules if name == "dfq" or name.startswith("dfq.")]:
+        del sys.modules[name]  # imported for the list of mutants: now again, with the change
+    for name in ("mutants", "scenarios", "explore", "shrink", "world", "workers", "checkers", "simdisk"):
+        sys.modules.pop(name, None)
+    sys.meta_path.insert(0, Change(mutant.module, replaced(mutant.line, mutant.instead)))
+    import explore
+    import mutants as again
+
+    mutant, began, texts, seed = again.ALL[number], time.monotonic(), [], ""
+    try:
+        if mutant.weather is None:
+            explore.explore(mutant.scenario, preemptions=mutant.preemptions, crashes=mutant.crashes)
+        else:
+            explore.wander(mutant.scenario, range(mutant.seeds), mutant.weather)
+    except explore.Violation as violation:
+        texts, seed = violation.texts, " ".join(violation.__notes__)
+    caught = any(mutant.caught_by in text for text in texts)
+    return {"name": mutant.name, "caught": caught, "texts": texts, "how": seed, "seconds": time.monotonic() - began}
+
+
+def catch_sync(number: int) -> dict[str, Any]:
+    site = sync_sites()[number]
+    sys.meta_path.insert(0, Change(site.module, site.left_out))
+    import explore
+    from scenarios import SYNCED
+
+    began, texts, seed = time.monotonic(), [], ""
+    for step in range(12):  # a little of each scenario first, then more of each
+        for scenario in SYNCED:
+            try:
+                explore.wander(scenario, range(step * 100, step * 100 + 100), explore.Weather(crashes=1, cuts=0.5))
+            except explore.Violation as violation:
+                texts, seed = violation.texts, " ".join(violation.__notes__)
+                break
+        if texts:
+            break
+    name = f"{site.module}:{site.lines[0]} {site.text}"
+    return {"name": name, "caught": bool(texts), "texts": texts, "how": seed, "seconds": time.monotonic() - began}
+
+
+if __name__ == "__main__":
+    sys.path[:0] = [str(ROOT), str(Path(__file__).parent)]
+    kind, number = sys.argv[1:]
+    print(json.dumps(catch_mutant(int(number)) if kind == "mutant" else catch_sync(int(number))))

@@ -1,0 +1,74 @@
+"""Each sabotage of the code must be caught, every run: also each place where something is made durable."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from adr010 import DeleteAndCreate
+from explore import Violation, Weather, explore, wander
+from mutants import ALL, Mutant
+from sabotage import BEYOND, Site, sync_sites
+from scenarios import SYNCED
+from workers import Scenario
+
+SYNCS = [(number, site) for number, site in enumerate(sync_sites()) if site.text not in BEYOND]
+
+
+def sabotaged(kind: str, number: int) -> dict[str, Any]:
+    command = [sys.executable, str(Path(__file__).with_name("sabotage.py")), kind, str(number)]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr
+    return dict(json.loads(ended.stdout.splitlines()[-1]))
+
+
+@pytest.mark.parametrize(("number", "mutant"), enumerate(ALL), ids=[mutant.name for mutant in ALL])
+def test_a_sabotage_is_caught(number: int, mutant: Mutant) -> None:
+    found = sabotaged("mutant", number)
+    assert found["caught"], f"expected {mutant.caught_by!r}, found {found['texts']}"
+
+
+@pytest.mark.parametrize(("number", "site"), SYNCS, ids=[f"{s.module}:{s.lines[0]} {s.text}" for _, s in SYNCS])
+def test_a_missing_sync_is_caught(number: int, site: Site) -> None:
+    assert sabotaged("sync", number)["caught"], f"{site.module}:{site.lines[0]}: nobody misses {site.text}"
+
+
+def test_every_exception_is_one() -> None:
+    assert set(BEYOND) <= {site.text for site in sync_sites()}
+
+
+@pytest.mark.parametrize("mutant", {m.scenario: m for m in ALL}.values(), ids=lambda mutant: mutant.scenario.name)
+def test_without_a_change_nothing_is_found(mutant: Mutant) -> None:
+    if mutant.weather is None:
+        explore(mutant.scenario, preemptions=mutant.preemptions, crashes=mutant.crashes, max_runs=500)
+    else:
+        wander(mutant.scenario, range(60), mutant.weather)
+
+
+@pytest.mark.parametrize("scenario", SYNCED, ids=lambda scenario: scenario.name)
+def test_without_a_change_no_sync_is_missed(scenario: Scenario) -> None:
+    wander(scenario, range(30), Weather(crashes=1, cuts=0.5))
+
+
+def test_the_protocol_of_adr_010_completes_a_task_twice() -> None:
+    scenario = Scenario("adr 010", ("claim ack", "claim ack"), log=DeleteAndCreate)
+    with pytest.raises(Violation, match=r"completed twice|created by|removed the witness") as caught:
+        explore(scenario, preemptions=2, crashes=0)
+    print(caught.value)
+
+
+def test_cancelling_a_scheduled_task_in_its_place_is_caught() -> None:
+    scenario = Scenario("in place", ("promote claim ack", "withdraw_in_place", "claim ack"), before="schedule")
+    with pytest.raises(Violation):
+        explore(scenario, preemptions=2, crashes=0)
+
+
+def test_a_damaged_proof_is_an_alarm() -> None:
+    torn = replace(SYNCED[1], fsck=True, durable=True, log=TornWitness)
+    with pytest.raises(Violation, match="fsck says must: bad-witness"):
+        wander(torn, range(1_000), Weather(cuts=0.5))
