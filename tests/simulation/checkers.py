@@ -193,6 +193,8 @@ class Checker:
             stub = state in ("cancelled", "expired") or _json(witness).get("stub") is True
             if state not in ("done", "cancelled", "expired"):
                 self._violation(f"the witness of {name} cannot be read: {witness.data[:40]!r}")
+            if state == "expired" and name in self._alive:
+                self._violation(f"{name} was put back, and expired all the same")
             if name in failed:
                 self._violation(f"{name} is both completed and failed")
             if name in waiting or name in slots:

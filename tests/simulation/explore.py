@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import math
 import random
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -70,19 +71,19 @@ class _Search:
             mortal = [p for p in ([current] if current else alive) if crashes and p.changes]
             self.todo += [((*so_far, ("crash", p.name)), preemptions, crashes - 1) for p in mortal]
             run.make(("go", (current or alive[0]).name, 1))
-        key = run.end_key()
-        if key not in self.ends:
-            run.finish()
-            self.ends.add(key)
+        run.seen = self.ends
+        run.finish_once()
 
 
-def explore(scenario: Scenario, *, preemptions: int, crashes: int, max_runs: int = 1_000_000) -> Tally:
-    """Try every schedule with so many preemptions and crashes. Raises Violation."""
+def explore(
+    scenario: Scenario, *, preemptions: int, crashes: int, max_runs: int = 10_000_000, until: float = math.inf
+) -> Tally:
+    """Try every schedule with so many preemptions and crashes, unless the time is over before. Raises Violation."""
     tally = Tally()
     with deterministic():
         search = _Search(scenario, Run(scenario))
         search.todo.append(((), preemptions, crashes))
-        while search.todo and tally.runs < max_runs:
+        while search.todo and tally.runs < max_runs and (tally.runs % 100 or time.time() < until):
             random.seed(0)
             try:
                 search.play(*search.todo.pop())
@@ -149,22 +150,23 @@ def _trouble(process: Process, rng: random.Random, weather: Weather) -> Iterator
         yield ("pass", rng.choice(PASSES))
 
 
-def wander(scenario: Scenario, seeds: range, weather: Weather | None = None) -> Tally:
-    """Try random schedules, one for each seed, and look at every end that was not seen before. Raises Violation."""
-    tally, ends = Tally(), set[int]()
-    weather = weather or Weather()
+def wander(scenario: Scenario, seeds: range, weather: Weather | None = None, seen: set[int] | None = None) -> Tally:
+    """Try random schedules, one for each seed, and look at every end that was not seen before. Raises Violation.
+
+    An end is what all processes left when they were over, or what a power cut did.
+    """
+    tally, ends = Tally(), set[int]() if seen is None else seen
+    weather, before = weather or Weather(), len(ends)
     with deterministic():
         start = Run(scenario)
         for seed in seeds:
             random.seed(seed)
             run = Run(scenario, start, every_call=True)
+            run.seen = ends
             try:
                 for move in _random_moves(run, random.Random(seed), weather):
                     run.make(move)
-                key = run.end_key()
-                if key not in ends:
-                    run.finish()
-                    ends.add(key)
+                run.finish_once()
             except Violation as violation:
                 found = shown(scenario, violation.moves, every_call=True)
                 found.add_note(f"scenario {scenario.name!r}, seed {seed}, {weather}")
@@ -175,5 +177,5 @@ def wander(scenario: Scenario, seeds: range, weather: Weather | None = None) -> 
                     tally.images += 1
                 elif move[0] != "go":
                     tally.faults += 1
-    tally.states = len(ends)
+    tally.states = len(ends) - before
     return tally

@@ -187,6 +187,14 @@ CUTS = [
         POWER,
         "",
     ),
+    Mutant(
+        "an ack does not sync the witness, and fsck has to say so",
+        SLOTLOG,
+        "staged = store.stage(dumps(witness",
+        "staged = type(store)(store.disk, durable=False).stage(dumps(witness",
+        replace(POWER, fsck=True),
+        "fsck says must: bad-witness",
+    ),
     Mutant("an ack does not sync completed/", SLOTLOG, "store.sync(done)", "pass", POWER, ""),
     Mutant(
         "a push does not sync the task",

@@ -118,6 +118,8 @@ POWER_AND_GAPS = [
 #: Between them these need every sync that there is.
 SYNCED = [
     *POWER_AND_GAPS,
+    Scenario("put back after a cut", ("expire",), before=DEAD, max_attempts=1, durable=True, after="redrive"),
+    Scenario("a hasty worker", ("claim half_ack", "claim", "claim ack"), durable=True),
     Scenario("many at once", ("push_many", "claim ack"), before="", durable=True),
     Scenario("stopped", ("pause resume pause", "take done"), before="push", durable=True),
     Scenario("half moved", ("promote", "fsck", "promote"), before="schedule", durable=True),

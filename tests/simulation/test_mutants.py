@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -66,9 +65,3 @@ def test_cancelling_a_scheduled_task_in_its_place_is_caught() -> None:
     scenario = Scenario("in place", ("promote claim ack", "withdraw_in_place", "claim ack"), before="schedule")
     with pytest.raises(Violation):
         explore(scenario, preemptions=2, crashes=0)
-
-
-def test_a_damaged_proof_is_an_alarm() -> None:
-    torn = replace(SYNCED[1], fsck=True, durable=True, log=TornWitness)
-    with pytest.raises(Violation, match="fsck says must: bad-witness"):
-        wander(torn, range(1_000), Weather(cuts=0.5))

@@ -13,6 +13,7 @@ from checkers import Checker
 from simdisk import SimClock, SimDisk
 
 from dfq.claim import Blocked, Claim
+from dfq.codec import dumps
 from dfq.config import Settings
 from dfq.errors import LeaseLost, QueueUnavailable, TaskExists, TaskNotFound
 from dfq.lease import Slot
@@ -62,6 +63,7 @@ class Scenario:
     max_attempts: int = 3
     durable: bool = False
     epochs: bool = False  # workers look for the latest epoch of the task
+    after: str = ""  # what somebody does after a power cut, before a fresh worker comes
     fsck: bool = False  # at the end it is fsck that clears up, before and after the fresh worker
     fsck_at_end: bool = False  # fsck finds nothing to say of what is left
     faulty: bool = False  # calls may fail, and callers know that
@@ -168,6 +170,16 @@ class Worker:
     def ackd(self) -> None:
         """Ack as a queue does that keeps no witnesses (on_ack = "delete")."""
         self._complete(stub=True)
+
+    def half_ack(self) -> None:
+        """Begin an ack as somebody who does not care for durability, and get no further than the completion."""
+        if self.held is not None:
+            witness = witness_of(self.held, self.machine, self.clock, result=self.name) | {"nonce": self.held.nonce}
+            hasty = DiskStore(self.disk, durable=False)
+            staged = hasty.stage(dumps(witness, "witness") + b"\n")
+            hasty.name(staged, self.tree.slot(self.held.entry.name, self.held.generation + 1))
+            hasty.drop(staged)
+            self._let_go()
 
     def _complete(self, *, stub: bool) -> None:
         claim = self.held

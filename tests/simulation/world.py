@@ -197,6 +197,7 @@ class Run:
         self.exploring = exploring
         self.trace: list[list[Any]] | None = [] if traced else None
         self.moves: list[Move] = []
+        self.seen: set[int] = set()  # ends that were looked at
         self.current: Process | None = None
         self.processes: dict[str, Process] = {}
         if start is None:
@@ -262,8 +263,10 @@ class Run:
 
     def _cut(self, number: int) -> None:
         after = Run(self.scenario, self, power=random.Random(number), traced=self.trace is not None)
+        after.seen = self.seen
         try:
-            after.finish()
+            after.check()
+            after.finish_once()
         except Violation:
             self.abandon()
             raise
@@ -286,9 +289,18 @@ class Run:
             self.checker.failure(name, e)
         self.platter.kill(name)
 
+    def finish_once(self) -> None:
+        """Finish, unless the same was left before. Raises Violation."""
+        key = self.end_key()
+        if key not in self.seen:
+            self.finish()
+            self.seen.add(key)
+
     def finish(self) -> None:
         """Let a fresh worker clear up, and look at what is left. Raises Violation."""
         fsck = self.scenario.fsck
+        if not self.processes and self.scenario.after:
+            self.alone("after", self.scenario.after)
         if fsck:
             self.alone("fsck", "fsck fsck_again")
         self.alone("fresh", "repair")
