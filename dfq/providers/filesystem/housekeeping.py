@@ -97,20 +97,25 @@ class Housekeeping:
 
     def _is_over(self, name: str) -> bool:
         """Tell whether a name has its witness; a folder or a link in its place proves nothing."""
-        witness = self._tree.completed(name)
-        facts = self._store.disk.look(witness) if self._store.exists(witness) else None
+        return self._is_file(self._tree.completed(name))
+
+    def _is_file(self, path: str) -> bool:
+        facts = self._store.disk.look(path) if self._store.exists(path) else None
         return facts is not None and facts.regular
 
     def _letters(self, shard: str, steady: bool) -> None:
         retain = self._retention.failed
         for name, found in self._files(f"{FAILED}/{shard}"):
-            over = self._is_over(name)
-            if over or not self._store.exists(self._tree.slot(name, 1)):
-                self._store.remove(self._tree.failed(name))
-            elif steady and retain is not None and self._older(found.mtime_ns, retain):
-                entry = self._view.find(name)
-                if entry is not None:
-                    self._log.expire(entry, lambda slot: self._is_old(slot, retain))
+            letter, entry = self._tree.failed(name), self._view.find(name)
+            old = steady and retain is not None and self._older(found.mtime_ns, retain)
+            if self._is_over(name):
+                self._store.remove(letter)
+            elif not self._store.exists(self._tree.slot(name, 1)):
+                # Of a task that is not dead it is only a view. Without a task it is all that is left of one.
+                if old or (entry is not None and self._is_file(entry.path)):
+                    self._store.remove(letter)
+            elif old and retain is not None and entry is not None:
+                self._log.expire(entry, lambda slot: self._is_old(slot, retain))
 
     def _guards(self, shard: str) -> None:
         old = [name for name, f in self._files(f"{RETIRED}/{shard}") if self._older(f.mtime_ns, self._retention.guard)]
