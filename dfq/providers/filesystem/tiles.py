@@ -161,7 +161,7 @@ class Tiles:
         epoch, name = self.shown_epoch(path) + 1, encode(path)
         # Epochs that are over and older than what is shown: somebody removed or replaced the witness since.
         while epoch and self._disk.exists(own := self._tree.completed(in_epoch(name, epoch))):
-            shown = self._completed_at(f"{WITNESSES}/{path}") or iso(witness.mtime_ns / 1e9)
+            shown = self._completed_at(f"{WITNESSES}/{path}") or iso(max(0.0, witness.mtime_ns / 1e9))
             if self._completed_at(own) >= shown:
                 break  # not shown yet, or set back: whoever claims it shows it
             epoch += 1
