@@ -5,6 +5,7 @@ Nothing here is needed for a task to be done, or done once.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from dfq.ports import Clock, Found
@@ -51,6 +52,7 @@ class Housekeeping:
         clock: Clock,
         steadiness: Steadiness,
         retention: Retention,
+        leftovers: Callable[[], list[str]] = list,
     ) -> None:
         self._store = store
         self._tree = tree
@@ -59,6 +61,7 @@ class Housekeeping:
         self._clock = clock
         self._steadiness = steadiness
         self._retention = retention
+        self._leftovers = leftovers  # temporary files that lie elsewhere
         self._last: float | None = None
         self._left: list[str] = []  # shards of this time around
         self._young: dict[str, float] = {}  # folder of witnesses -> when (wall clock) the oldest can be removed
@@ -179,6 +182,7 @@ class Housekeeping:
     def _temporary(self, now: float) -> None:
         # By our own clock since we first saw it: they are few, and their writer may still be at it.
         found = {f.name for f in self._store.disk.scan(".") if f.regular and f.name.startswith(".tmp-")}
+        found |= {path for path in self._leftovers() if self._is_file(path)}
         self._seen = {name: self._seen.get(name, now) for name in sorted(found)[:REMEMBERED]}
         for name, first in self._seen.items():
             if now - first >= TEMPORARY:
