@@ -10,6 +10,7 @@ import argparse
 import json
 import os
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -83,6 +84,7 @@ def main() -> int:
         say(f"round {given.round}: nothing wrong")
         return 0
     say(f"seed {seed}, {given.seconds:g} s")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what was made is removed
     began = time.monotonic()
     missed = [name for name in SABOTAGES if not caught_by_hypothesis(name, seed)]
     missed += [] if caught_by_queues() else ["a pipe that is opened and waited for"]
@@ -127,6 +129,7 @@ def figures_of(found: Outcome, guided: Outcome, told: Rounds, seconds: float) ->
         "kinds of bad files": len(told.kinds),
         "queues a minute": round(told.queues / seconds * 60) if seconds else 0,
         "good tasks beside them, all completed": told.good_tasks,
+        "of these queues, worked off by dfq work as a process": told.processes,
         "polls that said the queue is unavailable, and then went on": told.unavailable,
         "files that went because a damaged witness says that their task is over": told.unproven,
     }

@@ -48,6 +48,9 @@ def run_round(number: int, told: Rounds) -> None:
         (folder / "plan.txt").write_text("\n".join(bad.told(folder) for bad in one.bad), errors="surrogateescape")
         what = str(e) if isinstance(e, Violation) else f"{type(e).__name__} in {innermost(e)}: {e}"
         raise Failed(number, folder, f"{what} [{'; '.join(bad.told(folder) for bad in one.bad)}]") from e
+    except BaseException:  # somebody has had enough
+        remove(folder)
+        raise
     finally:
         one.close()
     remove(folder)
