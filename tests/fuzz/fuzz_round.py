@@ -290,28 +290,36 @@ class OwnedRound:
     def _may_go(self, folder: str, key: str, bad: Bad) -> bool:
         """Tell whether what was in the place of a task's file may have gone with that task."""
         tree = Tree(SHARDS)
-        ended = [self.top / place for place in (tree.completed(key), tree.completed(plain(key)), tree.failed(key))]
-        proofs = [other for other in self.bad if other.path in ended[:2] and other.path != bad.path]
+        ended = [self.top / place for place in (tree.completed(key), tree.completed(plain(key)))]
+        proofs = [other for other in self.bad if other.path in ended and other.path != bad.path]
+        if folder not in ("frontier", "scheduled"):  # the file of a dead task stays, whatever its letter says
+            ended.append(self.top / tree.failed(key))
         if any(path.is_file() for path in ended if path != bad.path) or proofs:
             self.told.unproven += bool(proofs)
             return True  # it is over, or dead, and its letter says why
         waiting = [
-            p for p in self.top.glob("frontier/*/*") if p.name == f"{key}.json" and stat.S_ISREG(p.lstat().st_mode)
+            p for p in self.top.glob("frontier/*/*/*") if p.name == f"{key}.json" and stat.S_ISREG(p.lstat().st_mode)
         ]
         if folder == "active-leases":
             return not waiting or bad.kind.startswith("link")
         if folder == "failed" and (waiting or _is_letter(bad.path)):
             return True  # a view: of a task that is not dead, or whose own letter took the name
-        if folder == "scheduled" and waiting:
+        if folder == "scheduled" and any("payload" in _record(path) for path in waiting):
             return True  # the same id twice is one task
         return self.tidied and bad.kind in OLD and folder in ("completed", "failed")  # past its retention
 
 
 def _is_letter(path: Path) -> bool:
+    return _record(path).get("state") == "dead"
+
+
+def _record(path: Path) -> dict[str, Any]:
+    """Return the JSON object in a file; nothing if there is none."""
     try:
-        return bool(json.loads(path.read_bytes())["state"] == "dead")
-    except (OSError, ValueError, TypeError, KeyError):
-        return False
+        found = json.loads(path.read_bytes()[: 1024 * 1024])
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def _no_constant(name: str) -> None:

@@ -8,16 +8,16 @@ import os
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from fuzz_oracle import Judge, Violation
+from fuzz_oracle import Judge
 
 import dfq.codec
 import dfq.lease
 import dfq.names
 import dfq.ports
+from dfq.providers.filesystem.schedule import Schedule
 from dfq.tree import Tree
 
 
@@ -90,31 +90,45 @@ def caught_by_hypothesis(name: str, seed: int) -> bool:
         return any(notices(seed + n) for n in range(ROUNDS))
 
 
-def caught_by_queues() -> bool:
-    """Tell whether a round notices that a pipe is opened and waited for: it hangs, and is woken by its alarm."""
+def _waiting_open(disk: Any, path: str, *, write: bool = False) -> int:
+    return os.open(disk.where(path), (os.O_RDWR if write else os.O_RDONLY) | os.O_NOFOLLOW)
+
+
+#: Sabotages that a round over a whole queue must notice: what is taken out, where something bad lies, what is said.
+IN_QUEUES: dict[str, tuple[Callable[[], Any], list[tuple[str, str, bytes]], str]] = {
+    "a pipe is opened and waited for": (
+        lambda: mock.patch.object(dfq.ports.OsDisk, "open", _waiting_open),
+        [("pipe", "completed/{s}/bad.json", b"")],
+        "Hang",
+    ),
+    "a scheduled task goes for a stranger that has its name": (
+        lambda: mock.patch.object(Schedule, "_check_duplicate"),
+        [("pipe", "frontier/5/{s}/bad.json", b""), ("file", "scheduled/20200101T000000Z/bad.json", b'{"id": "bad"}')],
+        "lost",
+    ),
+}
+
+
+def caught_by_queues(name: str) -> bool:
+    """Tell whether a round over a whole queue notices a sabotage."""
     import fuzz_queues
     from fuzz_round import SHARDS, OwnedRound, Rounds
     from fuzz_strangers import put, remove
 
-    def opens(disk: Any, path: str, *, write: bool = False) -> int:
-        return os.open(disk.where(path), (os.O_RDWR if write else os.O_RDONLY) | os.O_NOFOLLOW)
+    sabotage, strangers, said = IN_QUEUES[name]
 
     def spoil(one: OwnedRound) -> None:
-        path = one.top / "completed" / Tree(SHARDS).shard("bad") / "bad.json"
-        made = put("pipe", path, b"", one.outside)
-        one.bad += [made] if made else []
+        for kind, path, data in strangers:
+            made = put(kind, one.top / path.replace("{s}", Tree(SHARDS).shard("bad")), data, one.outside)
+            one.bad += [made] if made else []
 
-    patches = [
-        mock.patch.object(dfq.ports.OsDisk, "open", opens),
-        mock.patch.object(OwnedRound, "_spoil", spoil),
-        mock.patch.object(fuzz_queues, "ROUND", 4.0),
-    ]
     with contextlib.ExitStack() as stack:
-        for patch in patches:
-            stack.enter_context(patch)
+        stack.enter_context(sabotage())
+        stack.enter_context(mock.patch.object(OwnedRound, "_spoil", spoil))
+        stack.enter_context(mock.patch.object(fuzz_queues, "ROUND", 6.0))
         try:
             fuzz_queues.run_round(0, Rounds())
-        except Violation as e:
-            remove(getattr(e, "folder", Path("/nowhere")))
-            return "Hang" in str(e)
+        except fuzz_queues.Failed as e:
+            remove(e.folder)
+            return said in str(e)
     return False

@@ -13,7 +13,7 @@ from fuzz_inputs import DAMAGES
 from fuzz_oracle import Hang, Judge, Violation, measuring, time_limit
 from fuzz_queues import quiet, run_round
 from fuzz_round import Rounds
-from fuzz_sabotage import SABOTAGES, caught_by_hypothesis, caught_by_queues
+from fuzz_sabotage import IN_QUEUES, SABOTAGES, caught_by_hypothesis, caught_by_queues
 from fuzz_strangers import KINDS
 from fuzz_targets import TARGETS
 
@@ -60,8 +60,9 @@ def test_a_check_that_is_taken_out_is_missed(name: str) -> None:
     assert caught_by_hypothesis(name, SEED)
 
 
-def test_a_pipe_that_is_waited_for_is_noticed() -> None:
-    assert caught_by_queues()
+@pytest.mark.parametrize("name", IN_QUEUES)
+def test_a_check_that_is_taken_out_is_missed_in_whole_queues(name: str) -> None:
+    assert caught_by_queues(name)
 
 
 def test_time_and_memory_are_looked_at() -> None:
