@@ -13,6 +13,7 @@ from typing import Any, cast, get_args
 from dfq.errors import ConfigError, InvalidTask, QueueError
 from dfq.names import encode
 from dfq.queue import STATES, IfExists, Push, State, Task
+from dfq.values import shown
 
 MAX_BATCH = 10_000
 MAX_DELAY = 10 * 365 * 86_400.0
@@ -59,7 +60,7 @@ def _kind(value: Any) -> str:
 def check_priority(priority: Any) -> int:
     """Return a priority: a whole number, 0 to 9."""
     if isinstance(priority, bool) or not isinstance(priority, int) or not 0 <= priority <= 9:
-        raise InvalidTask(f"priority {priority!r}: it must be a whole number from 0 to 9; 9 is served first")
+        raise InvalidTask(f"priority {shown(priority)}: it must be a whole number from 0 to 9; 9 is served first")
     return priority
 
 
@@ -80,7 +81,7 @@ def check_error(error: Any) -> str | None:
 def check_batch(batch_size: Any) -> int:
     """Return how many tasks a poll may claim, 1 to 10,000."""
     if isinstance(batch_size, bool) or not isinstance(batch_size, int) or not 1 <= batch_size <= MAX_BATCH:
-        raise ConfigError(f"batch_size {batch_size!r}: it must be a whole number from 1 to {MAX_BATCH:,}")
+        raise ConfigError(f"batch_size {shown(batch_size)}: it must be a whole number from 1 to {MAX_BATCH:,}")
     return batch_size
 
 
@@ -109,13 +110,13 @@ def check_limit(limit: Any) -> int | None:
     if limit is None:
         return None
     if isinstance(limit, bool) or not isinstance(limit, int) or limit < 0:
-        raise ConfigError(f"limit {limit!r}: it must be a whole number that is not negative")
+        raise ConfigError(f"limit {shown(limit)}: it must be a whole number that is not negative")
     return limit
 
 
 def _one_of(value: Any, what: str, known: tuple[str, ...]) -> str:
     if not isinstance(value, str) or value not in known:
-        raise ConfigError(f"{what} {value!r}: it must be one of {', '.join(known)}")
+        raise ConfigError(f"{what} {shown(value)}: it must be one of {', '.join(known)}")
     return value
 
 
@@ -125,4 +126,4 @@ def _seconds(value: Any, what: str, low: float, high: float, error: type[QueueEr
         return float(value)
     if isinstance(value, float) and not math.isfinite(value):
         value = str(value)
-    raise error(f"{what} {value!r}: it must be a number of seconds from {low:g} to {high:,.0f}")
+    raise error(f"{what} {shown(value)}: it must be a number of seconds from {low:g} to {high:,.0f}")

@@ -49,7 +49,7 @@ class Claim(Held):
         self.generation: int = record["generation"]
         self.attempt: int = record["attempt"]
         self.token: int = record["token"]
-        self.nonce: str = record["nonce"]
+        self.nonce = str(record["nonce"])  # another writer's may be a number
         self.ttl: float = record["ttl_s"]
         self.beat_at = started  # when the last renewal that worked was begun
         self.retry_at = 0.0  # when to try again after a renewal that failed

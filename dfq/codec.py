@@ -92,7 +92,7 @@ def loads(raw: bytes, where: str) -> dict[str, Any]:
         raise InvalidTask(f"{where}: not JSON that can be read: {e}") from None
     if not isinstance(value, dict):
         raise InvalidTask(f"{where}: holds a JSON {type(value).__name__}, not an object")
-    if _too_deep(value, MAX_DEPTH + 1):  # the file itself is a level around what was pushed
+    if _is_deep_tree(value, MAX_DEPTH + 1):  # the file itself is a level around what was pushed
         raise InvalidTask(f"{where}: nested deeper than {MAX_DEPTH} levels")
     return value
 
@@ -104,11 +104,11 @@ def iso(wall: float) -> str:
 
 def parse_iso(text: Any) -> float | None:
     """Return the wall-clock time of an ISO 8601 text or of a number; None if it is neither."""
-    if isinstance(text, int | float) and not isinstance(text, bool):
-        return float(text)
     try:
+        if isinstance(text, int | float) and not isinstance(text, bool):
+            return float(text)
         moment = datetime.fromisoformat(text)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return None
     return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
 
@@ -161,6 +161,21 @@ def _jsonable(payload: Any, what: str) -> Any:
     if _too_deep(plain):
         raise InvalidTask(f"{what}: nested deeper than {MAX_DEPTH} levels")
     return plain
+
+
+def _is_deep_tree(value: Any, limit: int) -> bool:
+    """Tell the same as _too_deep of what came out of a file: it holds nothing twice, and may be large."""
+    above = [iter((value,))]  # one iterator a level, so the memory follows the depth and not the size
+    while above:
+        for child in above[-1]:
+            if isinstance(child, dict | list) and child:
+                if len(above) > limit:
+                    return True
+                above.append(iter(child.values() if isinstance(child, dict) else child))
+                break
+        else:
+            above.pop()
+    return False
 
 
 def _too_deep(value: Any, limit: int = MAX_DEPTH) -> bool:

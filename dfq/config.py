@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import re
+import stat
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 FOREVER = 100 * 365 * DAY  # what "as long as you like" means in a limit
 MAX_CONFIG_BYTES = 64 * KIB
+MAX_DOTS = 500  # in a line of a config file
 CONFIG_NAME = "dfq.toml"
 QUEUE_TYPES = ("filesystem", "sqs", "redis", "memory", "mailbox", "inbox", "storage")
 BUILT = ("filesystem", "memory")
@@ -232,7 +234,10 @@ def _layers(tables: _Tables, queue: str | None) -> list[dict[str, _Given]]:
 
 def _read_file(path: Path, settled: Container[str]) -> _Tables:
     try:
-        with path.open("rb") as f:
+        # Opening a pipe would wait for somebody to write to it.
+        with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as f:
+            if stat.S_ISFIFO(os.fstat(f.fileno()).st_mode):
+                raise ConfigError(f"config file {path} is a pipe: put a file there, or remove it")
             raw = f.read(MAX_CONFIG_BYTES + 1)
     except (FileNotFoundError, NotADirectoryError):
         return _Tables({}, {})
@@ -240,11 +245,14 @@ def _read_file(path: Path, settled: Container[str]) -> _Tables:
         raise ConfigError(f"config file {path} cannot be read: {e.strerror}") from None
     if len(raw) > MAX_CONFIG_BYTES:
         raise ConfigError(f"config file {path} has over {MAX_CONFIG_BYTES // KIB} KiB: that is no config file")
+    if any(line.count(b".") > MAX_DOTS for line in raw.splitlines()):
+        # The time that tomllib takes for a name grows with the square of its dots: to minutes, within our limit.
+        raise ConfigError(f"config file {path} has a line with over {MAX_DOTS} dots: that is no setting")
     import tomllib
 
     try:
         table = tomllib.loads(raw.decode())
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as e:
+    except (ValueError, RecursionError) as e:  # also of a number that is too long, which tomllib lets through
         raise ConfigError(f"config file {path} is not TOML: {e}") from None
     queues = table.pop("queues", {})
     if not isinstance(queues, dict) or not all(isinstance(t, dict) for t in queues.values()):
@@ -291,7 +299,7 @@ def _parse(name: str, value: Any, source: str) -> _Given:
     try:
         return _Given(parser(value), source)
     except (ValueError, TypeError, OverflowError, RuntimeError) as e:
-        raise ConfigError(f"setting {name} = {value!r} ({source}): {e}") from None
+        raise ConfigError(f"setting {name} = {values.shown(value)} ({source}): {e}") from None
 
 
 def _unknown(source: str, name: str, similar: str | None) -> str:

@@ -139,7 +139,7 @@ def lease_bytes(record: dict[str, Any]) -> bytes:
         head = keep // 4
         raw = _dump(record | {"error": f"{error[:head]} […] {error[len(error) - (keep - head) :]}"})
     if len(raw) >= limit:
-        raw = _dump(record | {"task_id": str(record["task_id"])[:20], "host": str(record["host"])[:20]})
+        raw = _dump(record | {key: str(record[key])[:20] for key in ("task_id", "host") if key in record})
     return raw.ljust(LEASE_BYTES - 1) + b"\n"
 
 

@@ -12,16 +12,19 @@ from functools import cache, lru_cache
 from hashlib import blake2b
 
 from dfq.errors import ConfigError, InvalidTask
+from dfq.values import shown
 
 MAX_ID_BYTES = 4096
 MAX_NAME_BYTES = 200  # leaves room for "~<generation>.lease" within the 255 of a file name
 HEAD_BYTES = 160
+LONGEST_CHAR = 12  # bytes of the longest character, escaped: a head is shorter than it may be by less than that
 
 _PLAIN = re.compile(r"[A-Za-z0-9_=+,@:][A-Za-z0-9_.=+,@: -]{0,199}").fullmatch
 # Paths of plain characters, which most ids are: a listing of 100,000 of them need not look at each character.
 _PLAIN_PATH = re.compile(r"[A-Za-z0-9_=+,@:/][A-Za-z0-9_.=+,@: /-]*").fullmatch
 _PLAIN_PATH_NAME = re.compile(r"(?:[A-Za-z0-9_=+,@:]|%2F)(?:[A-Za-z0-9_.=+,@: -]++|%2F)*+").fullmatch
-_HASHED = re.compile(r"%h[0-9a-f]{32}$")
+_HASHED = re.compile(r"%h[0-9a-f]{32}\Z")
+_TAIL = len("%h") + 32
 _ESCAPE = re.compile(r"(?:%[0-9A-F]{2})+")
 _QUEUE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}").fullmatch
 
@@ -72,7 +75,11 @@ def decode(name: str) -> str | None:
 
 def is_hashed(name: str) -> bool:
     """Tell whether this is the name of an id that was too long for a file name."""
-    return _HASHED.search(name) is not None and name.isprintable()
+    if _HASHED.search(name) is None:
+        return False
+    head = name[:-_TAIL]
+    # What comes before the hash is the beginning of a name like any other: a receipt may hold anything at all.
+    return decode(head) is not None and HEAD_BYTES - LONGEST_CHAR < len(head.encode()) <= HEAD_BYTES
 
 
 def is_name(name: str) -> bool:
@@ -96,7 +103,7 @@ def check_queue_name(queue: str) -> str:
     """Return the name of a queue if it is fit to be a folder; raise ConfigError otherwise."""
     if not isinstance(queue, str) or not _QUEUE_NAME(queue):
         raise ConfigError(
-            f"queue name {queue!r}: use 1 to 100 letters, digits, '_', '-' and '.', not starting with '-' or '.'"
+            f"queue name {shown(queue)}: use 1 to 100 letters, digits, '_', '-' and '.', not starting with '-' or '.'"
         )
     return queue
 

@@ -33,7 +33,7 @@ def witness_of(
         "token": claim.token,
         "epoch": epoch_of(claim.entry.name),
         "created_at": claim.task.get("created_at"),
-        "claimed_at": claim.record["claimed_at"],
+        "claimed_at": claim.record.get("claimed_at"),  # a lease of another writer may not say
         "completed_at": iso(clock.wall()),
         "duration_s": round(clock.elapsed() - claim.claimed_at, 6),
         "result": result,

@@ -14,10 +14,23 @@ from typing import Any
 DAY = 86_400.0
 KIB = 1024
 MIB = 1024 * KIB
+SHOWN = 200  # characters of a value that an error shows
 
 _NUMBER_AND_UNIT = re.compile(r"\s*([0-9][0-9_]*(?:\.[0-9]+)?|\.[0-9]+)\s*([A-Za-z]*)\s*").fullmatch
 _TIME_UNITS = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": DAY, "w": 7 * DAY}
 _SIZE_UNITS = {"": 1, "b": 1, "kb": 1000, "kib": KIB, "mb": 1000**2, "mib": MIB}
+
+
+def shown(value: Any) -> str:
+    """Return a value as an error names it: on one line, cut, and never an error itself.
+
+    A number of 5,000 digits cannot be written as text, a value that is nested deep cannot either.
+    """
+    try:
+        text = repr(value)
+    except Exception as e:  # noqa: BLE001 - a __repr__ of the user's own may raise anything
+        text = f"<{type(value).__name__} that cannot be shown: {type(e).__name__}>"
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]}…"
 
 
 def amount(value: Any, units: Mapping[str, float], expected: str) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import math
 import os
 import sys
 import unicodedata
@@ -83,14 +84,31 @@ def console(*, stderr: bool = False) -> Console:
 def print_json(value: Any) -> None:
     """Print a value as one line of JSON."""
     # ASCII only: whatever the ids and payloads hold, the line can be shown and piped anywhere.
-    echo(json.dumps(value, default=str))
+    try:
+        line = json.dumps(value, default=str, allow_nan=False)
+    except ValueError:  # NaN, from a file that another program wrote
+        line = json.dumps(_finite(value), default=str, allow_nan=False)
+    echo(line)
+
+
+def _finite(value: Any) -> Any:
+    """Return a value with null for each number that JSON does not have."""
+    if isinstance(value, dict):
+        return {key: _finite(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(inner) for inner in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def encoded(value: Any) -> tuple[Any, str]:
     """Return a payload or result as (a JSON value, its encoding), whatever its size."""
     from dfq.codec import encode_result
+    from dfq.errors import InvalidTask
 
-    return encode_result(value, sys.maxsize)
+    try:
+        return encode_result(value, sys.maxsize)
+    except InvalidTask:  # NaN or half a character, from a file that another program wrote: it is shown as it is there
+        return json.dumps(value, default=str), "text"
 
 
 def as_text(value: Any) -> str:
@@ -194,7 +212,10 @@ def moment(text: str | None) -> str | None:
     from dfq.codec import parse_iso
 
     wall = parse_iso(text) if on_terminal() else None
-    return text if wall is None else datetime.fromtimestamp(wall).strftime("%Y-%m-%d %H:%M:%S")
+    try:
+        return text if wall is None else datetime.fromtimestamp(wall).strftime("%Y-%m-%d %H:%M:%S")
+    except (ValueError, OverflowError, OSError):  # before the year 1, here
+        return text
 
 
 def seconds(value: float | None) -> str | None:

@@ -152,8 +152,12 @@ class Crew:
         if hello is None:
             child.retire()
             raise CrewGone("no worker process could be started")
+        pid = hello[0].get("pid")
+        if not isinstance(pid, int) or pid <= 1:  # it will be killed by this number one day
+            child.retire()
+            raise CrewGone("a worker process did not say who it is")
         with self._lock:
-            child.pid = hello[0]["pid"]
+            child.pid = pid
         return child
 
     def kill(self, child: Child) -> None:
@@ -202,11 +206,14 @@ class Crew:
 
     def _take(self, report: dict[str, Any]) -> None:
         with self._lock:
+            number, code = report.get("unforked", report.get("exited")), report.get("code")
+            if not isinstance(number, int) or number not in self._children:
+                return  # the handler's module has the socket as well; what it writes there must not end this thread
+            child = self._children[number]
             if "unforked" in report:
-                child = self._children.pop(report["unforked"])
+                del self._children[number]
             else:
-                child = self._children[report["exited"]]
-                child.code = report["code"]
+                child.code = code if isinstance(code, int) else None
             self._set_ended(child)
             if child.let_go:
                 self._reap(child)

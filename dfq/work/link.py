@@ -63,8 +63,11 @@ def recv_frame(sock: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
         body = _recv_exactly(sock, _length(header)) if header else b""
         if not header:
             return None
-        return json.loads(body), fds
-    except (LinkClosed, ValueError) as e:
+        frame = json.loads(body)
+        if not isinstance(frame, dict):
+            raise LinkClosed(f"a frame that is a {type(frame).__name__}")
+        return frame, fds
+    except (LinkClosed, ValueError, RecursionError) as e:
         _close(fds)
         raise LinkClosed(str(e)) from e
     except TimeoutError:

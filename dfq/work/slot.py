@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from threading import Event
 from typing import Any, Literal
 
+from dfq.checks import MAX_DELAY
 from dfq.codec import decode_payload
 from dfq.errors import InvalidTask
 from dfq.queue import Task
@@ -148,7 +149,7 @@ class Slot:
         answer = received[0]
         outcome = _outcome(answer)
         # What a command left running must be gone before anybody else may start the task.
-        return self._end(child, outcome) if answer.get("leftovers") else outcome
+        return self._end(child, outcome) if answer.get("leftovers") or outcome is _NONSENSE else outcome
 
     def _end(self, child: Child, outcome: Outcome) -> Outcome:
         child.kill()
@@ -183,18 +184,26 @@ class Slot:
 
 
 _STOPS = (-signal.SIGTERM, -signal.SIGINT, -signal.SIGHUP)
+#: A handler can write to any descriptor of its process, also to the one that answers.
+_NONSENSE = Outcome("failed", error="the worker process sent an answer that makes no sense", brief="a senseless answer")
 _STOPPED = Outcome("released", error="the worker was stopped", brief="worker stopped", delay=0)
 
 
 def _outcome(answer: dict[str, Any]) -> Outcome:
-    if answer["outcome"] != "done":
-        # A traceback may quote half a surrogate, which no file can hold.
-        error = answer["error"].encode(errors="replace").decode()
-        return Outcome(answer["outcome"], error=error, brief=answer["brief"], delay=answer.get("delay"))
-    try:
-        return Outcome("done", decode_payload(answer["payload"], answer["encoding"], "the result"))
-    except InvalidTask as e:
-        return Outcome("failed", error=str(e), brief="unusable result")
+    kind, error, brief, delay = (answer.get(key) for key in ("outcome", "error", "brief", "delay"))
+    if kind == "done" and "payload" in answer:
+        try:
+            return Outcome("done", decode_payload(answer["payload"], answer.get("encoding"), "the result"))
+        except InvalidTask as e:
+            return Outcome("failed", error=str(e), brief="unusable result")
+    if kind not in ("failed", "released") or not isinstance(error, str) or not isinstance(brief, str):
+        return _NONSENSE
+    if delay is not None and (
+        isinstance(delay, bool) or not isinstance(delay, int | float) or not 0 <= delay <= MAX_DELAY
+    ):
+        return _NONSENSE
+    # A traceback may quote half a surrogate, which no file can hold.
+    return Outcome(kind, error=error.encode(errors="replace").decode(), brief=brief, delay=delay)
 
 
 def refused(outcome: Outcome, reason: str) -> Outcome:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,32 @@ from dfq.config import Settings
 from dfq.ports import Clock, OsDisk
 from dfq.providers.filesystem import FilesystemQueue
 from dfq.providers.filesystem.tiles import index_folders
+
+DAY = 86400.0
+
+
+def claim(queue: dfq.QueueManager, wait: float = 5) -> dfq.Task:
+    """Return the next task."""
+    (task,) = queue.poll(wait=wait)
+    return task
+
+
+class Ahead:
+    """A clock that can be put forward."""
+
+    def __init__(self) -> None:
+        self.by = 0.0
+        self.jumped = 0.0
+
+    def wall(self) -> float:
+        return time.time() + self.by + self.jumped
+
+    def elapsed(self) -> float:
+        return time.clock_gettime(time.CLOCK_BOOTTIME) + self.by
+
+    def jump(self, seconds: float) -> None:
+        """Set the time of day, as an NTP client does."""
+        self.jumped += seconds
 
 
 class Index:

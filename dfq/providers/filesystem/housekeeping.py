@@ -5,6 +5,7 @@ Nothing here is needed for a task to be done, or done once.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from dfq.ports import Clock, Found
@@ -52,6 +53,7 @@ class Housekeeping:
         clock: Clock,
         steadiness: Steadiness,
         retention: Retention,
+        leftovers: Callable[[], list[str]] = list,
     ) -> None:
         self._store = store
         self._tree = tree
@@ -61,6 +63,7 @@ class Housekeeping:
         self._steadiness = steadiness
         self._retention = retention
         self._retirement = Retirement(store, tree, log, view, steadiness, retention.guard)
+        self._leftovers = leftovers  # temporary files that lie elsewhere
         self._last: float | None = None
         self._left: list[str] = []  # shards of this time around
         self._young: dict[str, float] = {}  # folder of witnesses -> when (wall clock) the oldest can be removed
@@ -101,20 +104,25 @@ class Housekeeping:
 
     def _is_over(self, name: str) -> bool:
         """Tell whether a name has its witness; a folder or a link in its place proves nothing."""
-        witness = self._tree.completed(name)
-        facts = self._store.disk.look(witness) if self._store.exists(witness) else None
+        return self._is_file(self._tree.completed(name))
+
+    def _is_file(self, path: str) -> bool:
+        facts = self._store.disk.look(path) if self._store.exists(path) else None
         return facts is not None and facts.regular
 
     def _letters(self, shard: str, steady: bool) -> None:
         retain = self._retention.failed
         for name, found in self._files(f"{FAILED}/{shard}"):
-            over = self._is_over(name)
-            if over or not self._store.exists(self._tree.slot(name, 1)):
-                self._store.remove(self._tree.failed(name))
-            elif steady and retain is not None and self._older(found.mtime_ns, retain):
-                entry = self._view.find(name)
-                if entry is not None:
-                    self._log.expire(entry, lambda slot: self._retirement.is_old(slot, retain))
+            letter = self._tree.failed(name)
+            old = steady and retain is not None and self._older(found.mtime_ns, retain)
+            if self._is_over(name):
+                self._store.remove(letter)
+            elif not self._store.exists(self._tree.slot(name, 1)):
+                # Of a task that is not dead it is only a view. Without a task it is all that is left of one.
+                if old or ((entry := self._view.find(name)) is not None and self._is_file(entry.path)):
+                    self._store.remove(letter)
+            elif old and retain is not None and (entry := self._view.find(name)) is not None:
+                self._log.expire(entry, lambda slot: self._retirement.is_old(slot, retain))
 
     def _guards(self, shard: str) -> None:
         old = [name for name, f in self._files(f"{RETIRED}/{shard}") if self._older(f.mtime_ns, self._retention.guard)]
@@ -149,6 +157,7 @@ class Housekeeping:
     def _temporary(self, now: float) -> None:
         # By our own clock since we first saw it: they are few, and their writer may still be at it.
         found = {f.name for f in self._store.disk.scan(".") if f.regular and f.name.startswith(".tmp-")}
+        found |= {path for path in self._leftovers() if self._is_file(path)}
         self._seen = {name: self._seen.get(name, now) for name in sorted(found)[:REMEMBERED]}
         for name, first in self._seen.items():
             if now - first >= TEMPORARY:

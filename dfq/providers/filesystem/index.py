@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,7 +12,7 @@ from dfq.providers.filesystem.foldertime import NEVER
 from dfq.providers.filesystem.frontier import DEAD_AT_ONCE, DEAD_PAUSE, Frontier, Lane, Shard
 from dfq.providers.filesystem.tiles import TILES, IndexTree, Tiles, is_tile
 from dfq.providers.filesystem.view import View
-from dfq.queue import DEFAULT_PRIORITY, State
+from dfq.queue import DEFAULT_PRIORITY, State, TaskInfo
 from dfq.tree import LEASES, Entry, epoch_of, id_of, in_epoch, parent, slot_name
 
 ALWAYS = 512  # folders whose times are looked at whenever there is nothing to try
@@ -141,8 +142,15 @@ class IndexView(View):
         path = id_of(name)
         if path is not None and is_tile(path):
             entry = self._tree.entry(name, DEFAULT_PRIORITY)
-            if self._store.exists(entry.path):
-                yield entry
+            with contextlib.suppress(NotADirectoryError):  # the path leads through a file
+                if self._store.exists(entry.path):
+                    yield entry
+
+    def _witness(self, name: str) -> TaskInfo | None:
+        try:
+            return super()._witness(name)
+        except NotADirectoryError:  # a file stands where its folder would
+            return None
 
     def withdraw(self, name: str) -> None:
         """Leave everything: the files are another's."""

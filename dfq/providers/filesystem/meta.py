@@ -13,6 +13,7 @@ from dfq.mounts import filesystem_kind
 from dfq.ports import Clock
 from dfq.stores.disk import DiskStore
 from dfq.tree import COMPLETED, FAILED, FOLDERS, FRONTIER, LEASES, META, SCHEDULED
+from dfq.values import shown
 
 FORMAT = 1
 READ_LIMIT = 64 * 1024
@@ -40,14 +41,16 @@ def shards_of(store: DiskStore, clock: Clock, *, create: bool, shards: int, wher
         raise QueueUnavailable(f"{e}; restore it, or move the folder away") from None
     version, found = meta.get("format"), meta.get("shards")
     if not isinstance(version, int) or isinstance(version, bool) or version < 1:
-        raise QueueUnavailable(f"{file}: field 'format' is {version!r}: not a queue that this version knows")
+        raise QueueUnavailable(f"{file}: field 'format' is {shown(version)}: not a queue that this version knows")
     if version > FORMAT:
-        raise QueueUnavailable(f"{file}: format {version}, and this version of dfq reads up to {FORMAT}: upgrade dfq")
+        raise QueueUnavailable(
+            f"{file}: format {shown(version)}, and this version of dfq reads up to {FORMAT}: upgrade dfq"
+        )
     if not isinstance(found, int) or isinstance(found, bool) or not 1 <= found <= 4096:
-        raise QueueUnavailable(f"{file}: field 'shards' is {found!r}: it must be 1 to 4096")
+        raise QueueUnavailable(f"{file}: field 'shards' is {shown(found)}: it must be 1 to 4096")
     made = meta.get("frontier_mode", "owned")
     if made != mode:
-        raise ConfigError(f"setting frontier_mode = {mode!r}: the queue in {where} was made with {made!r}")
+        raise ConfigError(f"setting frontier_mode = {mode!r}: the queue in {where} was made with {shown(made)}")
     return found
 
 

@@ -11,6 +11,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from dfq import checks
@@ -136,12 +137,23 @@ class FilesystemQueue(QueueManager):
         around = (self._judge, pulse, self._schedule, self._clock, self._machine, self._max_file)
         self._frontier: Frontier
         self._view: View
+        # Of an index nothing expires; what lies in its own completed/ are the witnesses that a newer one replaced.
+        keep = (0.0, None) if index else (settings.retain_completed, settings.retain_failed)
+        retention = Retention.of(self._ttl, *keep)
+        steadiness = Steadiness(store, self._clock, self._machine)
+        leftovers: Callable[[], list[str]] = list
         if isinstance(tree, IndexTree):
-            tiles = Tiles(disk, store, tree, self._clock, settings.refresh_after)
+            made = partial(
+                Tiles, disk, store, tree, self._clock, refresh_after=settings.refresh_after, guard=retention.guard
+            )
+            # Whoever only looks writes nothing, also not since when the clock is steady.
+            looking = Steadiness(store, self._clock, self._machine, notes=False)
+            tiles, shown = made(steadiness), made(looking)
+            leftovers = tiles.leftovers
             limits = replace(limits, max_task=settings.max_payload, owned=False)
             self._log = SlotLog(store, tree, self._judge, self._clock, self._machine, limits, tiles.show)
             self._frontier = IndexFrontier(disk, tree, self._clock, where, tiles)
-            self._view = IndexView(store, tree, self._log, *around, tiles=tiles, max_payload=settings.max_payload)
+            self._view = IndexView(store, tree, self._log, *around, tiles=shown, max_payload=settings.max_payload)
         else:
             self._log = SlotLog(store, tree, self._judge, self._clock, self._machine, limits)
             self._frontier = Frontier(disk, tree, self._clock, where)
@@ -156,11 +168,9 @@ class FilesystemQueue(QueueManager):
             max_file=self._max_file,
         )
         self._used_ids = Again(self._intake, self._view, self._log, store, tree, self.retry, where)
-        # Of an index nothing expires; what lies in its own completed/ are the witnesses that a newer one replaced.
-        keep = (0.0, None) if index else (settings.retain_completed, settings.retain_failed)
-        retention = Retention.of(self._ttl, *keep)
-        steadiness = Steadiness(store, self._clock, self._machine)
-        self._housekeeping = Housekeeping(store, tree, self._log, self._view, self._clock, steadiness, retention)
+        self._housekeeping = Housekeeping(
+            store, tree, self._log, self._view, self._clock, steadiness, retention, leftovers
+        )
         self._idle = Idle(
             disk, tree, self._frontier, self._schedule, self._clock, self._scan_lock, where, self._located
         )

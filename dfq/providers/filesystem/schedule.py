@@ -13,6 +13,7 @@ from dfq.providers.filesystem.agenda import Agenda
 from dfq.providers.filesystem.complaints import SOON, Complaints
 from dfq.providers.filesystem.foldertime import NEVER, FolderTime, Rounds
 from dfq.queue import DEFAULT_PRIORITY
+from dfq.records import read_task
 from dfq.staleness import delay_over
 from dfq.stores.disk import DiskStore
 from dfq.tree import SCHEDULED, Entry, Tree, is_bucket, parent, task_name
@@ -95,7 +96,10 @@ class Schedule:
         path = f"{bucket.path}/{filename}"
         entry = self._tree.entry(filename[:-5], bucket.lanes.get(filename, DEFAULT_PRIORITY))
         try:
-            moved = self._store.name_again(path, entry.path) is not None  # else somebody else moved it
+            named = self._store.name_again(path, entry.path)
+            if named is False:
+                self._check_duplicate(path, entry)
+            moved = named is not None  # else somebody else moved it
             if moved:
                 self._store.sync(entry.path)
                 self._store.remove(path)
@@ -108,6 +112,16 @@ class Schedule:
             return None
         self._stuck.over(path)
         return entry if moved else None
+
+    def _check_duplicate(self, path: str, entry: Entry) -> None:
+        """Raise FileExistsError if what has our name in the frontier is no task: then ours must not go for it."""
+        there = self._store.read(entry.path, self._max_file)
+        if there is None or there == self._store.read(path, self._max_file):
+            return  # gone again, or ours: whoever linked it did not get to the end
+        try:
+            read_task(there, entry, self._max_file)
+        except InvalidTask:
+            raise FileExistsError(errno.EEXIST, f"{entry.path} is no task, and has its name", path) from None
 
     def _refresh(self) -> None:
         """Learn what was scheduled since the last look."""

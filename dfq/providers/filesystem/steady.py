@@ -17,12 +17,16 @@ DRIFT = 0.001  # and for each second between them: more than any clock is slewed
 
 
 class Steadiness:
-    """Compares the wall clock with CLOCK_BOOTTIME, over this boot and all processes of this machine."""
+    """Compares the wall clock with CLOCK_BOOTTIME, over this boot and all processes of this machine.
 
-    def __init__(self, store: DiskStore, clock: Clock, machine: Machine) -> None:
+    With notes=False it goes by what others noted, and writes nothing: for those who only look.
+    """
+
+    def __init__(self, store: DiskStore, clock: Clock, machine: Machine, *, notes: bool = True) -> None:
         self._store = store
         self._clock = clock
         self._machine = machine
+        self._notes = notes
         self._since: float | None = None
         self._offset = 0.0
         self._at = 0.0
@@ -60,7 +64,7 @@ class Steadiness:
         return since if self._same(offset - before, now - since) else None
 
     def _remember(self, now: float, offset: float) -> None:
-        if not self._store.disk.local:
+        if not self._notes or not self._store.disk.local:
             return
         record = {
             "boot_id": self._machine.boot_id,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from typing import NamedTuple
 
 from dfq.codec import iso, loads
@@ -10,6 +11,7 @@ from dfq.config import Settings
 from dfq.errors import ConfigError, InvalidTask, QueueUnavailable
 from dfq.names import encode, is_hashed
 from dfq.ports import Clock, Disk, Found
+from dfq.providers.filesystem.steady import Steadiness
 from dfq.queue import DEFAULT_PRIORITY
 from dfq.stores.disk import DiskStore
 from dfq.tree import Entry, Tree, epoch_of, id_of, in_epoch, parent
@@ -18,7 +20,9 @@ from dfq.tree import Entry, Tree, epoch_of, id_of, in_epoch, parent
 TILES, WITNESSES = "@frontier", "@completed"
 MAX_DEPTH = 32
 READ_LIMIT = 64 * 1024 * 1024
+MAX_LEFTOVERS = 1000
 _UNFINISHED = ("~", ".tmp", ".part", ".swp")
+_OURS = re.compile(r"\.tmp-[0-9]{1,10}-[0-9a-f]{16}").fullmatch  # our temporary files, in a tree that others use too
 
 
 def is_tile(path: str) -> bool:
@@ -71,19 +75,31 @@ class Tiles:
     """Reads the tree, and knows which of its files are due."""
 
     def __init__(
-        self, disk: Disk, store: DiskStore, tree: IndexTree, clock: Clock, refresh_after: float | None
+        self,
+        disk: Disk,
+        store: DiskStore,
+        tree: IndexTree,
+        clock: Clock,
+        steadiness: Steadiness,
+        *,
+        refresh_after: float | None,
+        guard: float,
     ) -> None:
         self._disk = disk
         self._store = store
         self._tree = tree
         self._clock = clock
+        self._steadiness = steadiness
         self._refresh_after = refresh_after
+        self._guard = guard if refresh_after is None else min(guard, refresh_after)
+        self._leftovers: dict[str, list[str]] = {}  # folder of witnesses -> our temporary files in it
 
     def read(self, folder: str) -> Folder:
         """Return what is in a folder of the tree (by its whole path, as in "@frontier/29.5")."""
         inside = folder[len(TILES) + 1 :]
         found = Folder([], [], [], [])
         witnesses = {f.name: f for f in self._scan_witnesses(inside) if f.regular}
+        steady = self._is_steady()
         for file in self._disk.scan(folder, times=True):
             path = f"{inside}/{file.name}" if inside else file.name
             if file.name.startswith("."):
@@ -94,7 +110,7 @@ class Tiles:
             elif not file.regular or not is_tile(path):
                 found.strange.append(file.name)
             else:
-                epoch = self._epoch(path, witnesses.get(file.name))
+                epoch = self._epoch(path, witnesses.get(file.name), steady)
                 if epoch is None:
                     found.done.append(path)
                 else:
@@ -105,7 +121,7 @@ class Tiles:
         """Return the task that a file of the tree is now; None if it is done."""
         facts = self._store.disk.look(f"{WITNESSES}/{path}")
         known = None if facts is None or not facts.regular else Found("", True, False, facts.mtime_ns)
-        epoch = self._epoch(path, known)
+        epoch = self._epoch(path, known, self._is_steady())
         return None if epoch is None else self._tree.tile(path, epoch)
 
     def shown_epoch(self, path: str) -> int:
@@ -149,19 +165,35 @@ class Tiles:
 
     def _scan_witnesses(self, inside: str) -> list[Found]:
         folder = f"{WITNESSES}/{inside}" if inside else WITNESSES
-        return self._disk.scan(folder, times=self._refresh_after is not None)
+        found = self._disk.scan(folder, times=self._refresh_after is not None)
+        self._leftovers.pop(folder, None)
+        ours = [f"{folder}/{f.name}" for f in found if f.regular and _OURS(f.name)]
+        if ours and len(self._leftovers) < MAX_LEFTOVERS:
+            self._leftovers[folder] = ours[:MAX_LEFTOVERS]
+        return found
 
-    def _epoch(self, path: str, witness: Found | None) -> int | None:
+    def leftovers(self) -> list[str]:
+        """Return the temporary files of ours that were seen among the witnesses: a crash may have left them."""
+        return [path for ours in self._leftovers.values() for path in ours]
+
+    def _is_steady(self) -> bool:
+        """Tell whether the time of a witness tells its age: not after a jump of the clock, for a while (ADR 018)."""
+        try:
+            return self._refresh_after is not None and self._steadiness.seconds() >= self._guard
+        except OSError:  # it cannot be noted now: then nothing is done again for its age
+            return False
+
+    def _epoch(self, path: str, witness: Found | None, steady: bool) -> int | None:
         """Return the epoch in which a file is due; None if its witness still holds."""
         if witness is None:
             return 0
         after = self._refresh_after
-        if after is None or self._clock.wall() - witness.mtime_ns / 1e9 < after:
+        if after is None or not steady or self._clock.wall() - witness.mtime_ns / 1e9 < after:
             return None
         epoch, name = self.shown_epoch(path) + 1, encode(path)
         # Epochs that are over and older than what is shown: somebody removed or replaced the witness since.
         while epoch and self._disk.exists(own := self._tree.completed(in_epoch(name, epoch))):
-            shown = self._completed_at(f"{WITNESSES}/{path}") or iso(witness.mtime_ns / 1e9)
+            shown = self._completed_at(f"{WITNESSES}/{path}") or iso(max(0.0, witness.mtime_ns / 1e9))
             if self._completed_at(own) >= shown:
                 break  # not shown yet, or set back: whoever claims it shows it
             epoch += 1

@@ -291,7 +291,7 @@ class View:
             id=id_of(name) or str(task.get("id") or plain(name)),
             state="scheduled",
             payload=task.get("payload"),
-            priority=task.get("priority"),
+            priority=_whole(task.get("priority")),
             created_at=_text(task.get("created_at")),
             due_at=_text(task.get("due_at")),
             epoch=epoch_of(name),
@@ -321,7 +321,7 @@ class View:
             state="completed",
             created_at=_text(record.get("created_at")),
             attempt=attempt if isinstance(attempt, int) else 0,
-            token=record.get("token"),
+            token=_whole(record.get("token")),
             worker_id=_text(record.get("worker_id")),
             claimed_at=_text(record.get("claimed_at")),
             completed_at=_text(record.get("completed_at")),
@@ -365,6 +365,10 @@ class View:
 
 def _text(value: Any) -> str | None:
     return value if isinstance(value, str) else None
+
+
+def _whole(value: Any) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
 def _dicts(value: Any) -> tuple[dict[str, Any], ...]:
