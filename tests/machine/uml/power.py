@@ -244,7 +244,9 @@ def _control(report: Report, folder: Path, seed: int, sabotage: str) -> None:
     examination = Examination(recording, seed)
     examination.round(0, CONTROL_CUTS, deep=False)
     name = f"control: {sabotage}" if sabotage != "fast" else "control: durability = fast"
-    report.figures[name] = f"lost in {examination.losing} of {examination.images} images, {len(examination.wrong)} promises"
+    report.figures[name] = (
+        f"lost in {examination.losing} of {examination.images} images, {len(examination.wrong)} promises"
+    )
     if not examination.wrong:
         report.violations.append(f"{name} lost nothing: this stage proves nothing")
 
