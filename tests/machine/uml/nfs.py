@@ -1,9 +1,10 @@
 """A queue over NFS 4.2: a real server, two hosts with caches of their own, workers that die, a server that restarts.
 
-All of it is in one machine of its own (User-Mode Linux), with a network of its own for each host. verify-fs is run on the
-mount; a living worker must keep its task for several lease times while another host looks on, and lose it when it
-is killed; then workers on both hosts work while they are killed, stopped within an ack, and the server loses its
-replies and restarts. A control with the comparison of nonces left out must be caught.
+All of it is in one machine of its own (User-Mode Linux), with a network of its own for each host. verify-fs is run on
+the mount; a living worker must keep its tasks for several lease times while another host looks on, and lose them when it
+is killed; a worker that stood still within its ack is refused; what was done though the reply got lost is a success. Then
+workers on both hosts are killed while the server loses replies and restarts. Controls with the comparison of
+nonces left out must be caught.
 """
 
 from __future__ import annotations
@@ -18,6 +19,12 @@ from nfs_users import SABOTAGES
 from stage import Report, arguments, command, conduct, say, scratch
 from uml import Crashed, machine, prepare, python
 
+PACKAGES = {
+    "rpc.nfsd": "nfs-kernel-server",
+    "mount.nfs4": "nfs-common",
+    "ip": "iproute2",
+    "mkfs.ext4": "e2fsprogs",
+}
 DISK_MIB, MEMORY_MIB = 128, 384
 BEFORE = 50  # seconds for the boot, verify-fs, the scenes and the controls
 NOT_COVERED = [
@@ -35,9 +42,7 @@ def main() -> None:
     report = Report("NFS 4.2 between hosts", not_covered=NOT_COVERED)
 
     def run() -> None:
-        prepare(
-            {"rpc.nfsd": "nfs-kernel-server", "mount.nfs4": "nfs-common", "ip": "iproute2", "mkfs.ext4": "e2fsprogs"}
-        )
+        prepare(PACKAGES)
         folder = scratch("nfs", DISK_MIB + MEMORY_MIB)
         try:
             _stage(report, folder, options.seconds, seed, options.sabotage or "none")

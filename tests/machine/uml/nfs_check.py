@@ -1,4 +1,7 @@
-"""What must hold for a queue over NFS, going by what its users wrote down and by the files on the server. Nothing of dfq is used."""
+"""What must hold for a queue over NFS, going by what its users wrote down and by the files on the server.
+
+Nothing of dfq is used here.
+"""
 
 from __future__ import annotations
 

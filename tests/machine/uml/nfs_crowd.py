@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import time
+from pathlib import Path
 from typing import Any
 
 from nfs_check import Told, contradictions
@@ -33,15 +34,17 @@ NAME = "crowd"
 PER_HOST = 2
 BETWEEN = 30  # completions between two restarts of the server, at least
 AT_LEAST = 40  # completions, however slow the machine is
+KILLS = 2  # likewise
 EXTRA = 90.0  # seconds that these may take longer
+OVER = Path("/run/over")
 
 
-def work(host: Host, number: int, end: float) -> None:
+def work(host: Host, number: int) -> None:
     diary, chance = Diary(f"{NAME}-{number}"), random.Random(number)
     note_lost_replies(diary)
     queue = open_queue(host, NAME)
     before_link(queue, "active-leases/", now_and_then(chance, 0.1, _maybe_loss))
-    while time.monotonic() < end:
+    while not OVER.exists():
         try:
             for task in queue.poll(chance.randint(1, 2), wait=0.3):
                 diary.write("claim", task.id, task.token, host.name)
@@ -63,15 +66,15 @@ def _maybe_loss() -> None:
         want_loss(LEASE / 2)
 
 
-def produce(host: Host, end: float) -> None:
+def produce(host: Host) -> None:
     diary, number, queue = Diary(f"{NAME}-producer"), 0, open_queue(host, NAME)
-    while time.monotonic() < end:
+    while not OVER.exists():
         ids = [f"{number + n}" for n in range(5)]
         number += 5
         queue.push_many(Push({"task": task}, id=task) for task in ids)
         for task in ids:
             diary.write("push", task)
-        while queue.counts().pending > 20 and time.monotonic() < end:
+        while queue.counts().pending > 20 and not OVER.exists():
             time.sleep(0.1)
     queue.close()
 
@@ -86,12 +89,13 @@ class Crowd:
 
     def run(self) -> list[int]:
         """Let them work and harm them until the time is over; return how they ended."""
-        producer = forked(self._hosts[0], lambda: produce(self._hosts[0], self._end))
+        producer = forked(self._hosts[0], lambda: produce(self._hosts[0]))
         for host in self._hosts * PER_HOST:
             self._start(host)
         try:
             with quiet():
                 self._harm()
+            OVER.touch()
             return [reap(pid) for pid in (producer, *self._live)]
         finally:
             for pid in (producer, *self._live):
@@ -100,11 +104,11 @@ class Crowd:
     def _start(self, host: Host) -> None:
         self.started += 1
         number = self.started
-        self._live[forked(host, lambda: work(host, number, self._end + LEASE))] = host
+        self._live[forked(host, lambda: work(host, number))] = host
 
     def _harm(self) -> None:
         next_kill, next_restart = time.monotonic() + 2, BETWEEN // 3
-        while time.monotonic() < self._end:
+        while not self._over():
             time.sleep(0.02)
             if WANTED.exists() and _completed() >= next_restart:
                 self._server.delay()
@@ -122,6 +126,11 @@ class Crowd:
                 self.killed += 1
                 self._start(self._live.pop(pid))
                 next_kill = time.monotonic() + 1 + 2 * self._chance.random()
+
+
+    def _over(self) -> bool:
+        now = time.monotonic()
+        return now > self._end + EXTRA or (now > self._end and _completed() >= AT_LEAST and self.killed >= KILLS)
 
 
 def _completed() -> int:

@@ -1,4 +1,7 @@
-"""Within the machine: all that is tried over NFS. The last line of the output is one JSON object: figures, and what was wrong."""
+"""Within the machine: all that is tried over NFS.
+
+The last line of the output is one JSON object: the figures, and what was wrong.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,7 @@ def verify_fs(host: Host, rounds: int) -> Outcome:
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--seconds", type=float, required=True, help="for the crowd; 0 leaves it out")
+    parser.add_argument("--seconds", type=float, required=True, help="for the crowd, at least")
     parser.add_argument("--rounds", type=int, required=True, help="of each race of verify-fs; 0 leaves it out")
     parser.add_argument("--seed", type=int, required=True)
     parser.add_argument("--controls", action="store_true")
@@ -42,8 +45,7 @@ def main() -> None:
     }
     if options.rounds:
         parts["verify-fs"] = lambda: verify_fs(hosts[0], options.rounds)
-    if options.seconds:
-        parts["crowd"] = lambda: crowd(server, hosts, options.seconds, options.seed)
+    parts["crowd"] = lambda: crowd(server, hosts, options.seconds, options.seed)
     wrong: list[str] = []
     figures: dict[str, Any] = {}
     controls: dict[str, list[str]] = {}

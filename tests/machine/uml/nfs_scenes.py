@@ -169,6 +169,7 @@ def _lose(server: Server, hosts: list[Host], how: str, name: str, folders: tuple
         queue.push({"task": "t"}, id="t")
         diary.write("push", "t")
         _complete(queue, diary, hosts[0])
+        queue.poll()  # finishes what was left half done
 
     user = forked(hosts[0], act)
     wrong = []

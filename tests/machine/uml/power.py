@@ -1,9 +1,9 @@
 """Power cuts on a real disk: ext4 on a block device that logs its writes, replayed to any point at which power may go.
 
-A machine of its own (User-Mode Linux) runs producers and workers on a queue with durability = full, and marks in the log of
-writes what each call had promised when it returned. Then, for one possible power cut after another, the disk
-that it leaves behind is put together, mounted, and looked at: by a checker that knows only files and promises, then
-by a fresh worker and fsck. The same is done with flushing left out, which has to lose something.
+A machine of its own (User-Mode Linux) runs producers and workers on a queue with durability = full, and marks in the log
+of writes what each call had promised when it returned. Then, for one possible power cut after another, the disk that it
+leaves behind is put together, mounted, and looked at: by a checker that knows only files and promises, then by a
+fresh worker and fsck. The same is done with flushing left out, which has to lose something.
 """
 
 from __future__ import annotations
@@ -244,9 +244,8 @@ def _control(report: Report, folder: Path, seed: int, sabotage: str) -> None:
     examination = Examination(recording, seed)
     examination.round(0, CONTROL_CUTS, deep=False)
     name = f"control: {sabotage}" if sabotage != "fast" else "control: durability = fast"
-    report.figures[name] = (
-        f"lost in {examination.losing} of {examination.images} images, {len(examination.wrong)} promises"
-    )
+    images = f"{examination.losing} of {examination.images} images"
+    report.figures[name] = f"{len(examination.wrong)} promises broken, in {images}"
     if not examination.wrong:
         report.violations.append(f"{name} lost nothing: this stage proves nothing")
 

@@ -1,7 +1,7 @@
 """The log of all writes to a disk, as dm-log-writes left it, and the states that a power cut could leave behind.
 
-The log has entries in the order in which they became durable: a flush comes after the writes that had ended before it was
-asked for, a write that bypasses the cache (FUA) when it ended, a mark after all that was durable when it was set.
+The log has entries in the order in which they became durable: a flush comes after the writes that had ended before it
+was asked for, a write that bypasses the cache (FUA) when it ended, a mark after all that was durable when it was set.
 So the writes before a flush form a *group* with it: at the moment before that flush ends, everything before the
 group is on the disk, all marks before it were set, and of the group the disk has written what it liked.
 """
