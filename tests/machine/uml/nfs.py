@@ -1,10 +1,10 @@
 """A queue over NFS 4.2: a real server, two hosts with caches of their own, workers that die, a server that restarts.
 
 All of it is in one machine of its own (User-Mode Linux), with a network of its own for each host. verify-fs is run on
-the mount; a living worker must keep its tasks for several lease times while another host looks on, and lose them when it
-is killed; a worker that stood still within its ack is refused; what was done though the reply got lost is a success. Then
-workers on both hosts are killed while the server loses replies and restarts. Controls with the comparison of
-nonces left out must be caught.
+the mount. A living worker must keep its tasks for several lease times while another host looks on, and lose them when
+it is killed; one that stood still within its ack is refused; what was done though the reply got lost is a success.
+Then workers on both hosts are killed while the server loses replies and restarts. Controls with the comparison
+of nonces left out must be caught.
 """
 
 from __future__ import annotations

@@ -127,7 +127,6 @@ class Crowd:
                 self._start(self._live.pop(pid))
                 next_kill = time.monotonic() + 1 + 2 * self._chance.random()
 
-
     def _over(self) -> bool:
         now = time.monotonic()
         return now > self._end + EXTRA or (now > self._end and _completed() >= AT_LEAST and self.killed >= KILLS)

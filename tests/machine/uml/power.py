@@ -1,8 +1,8 @@
 """Power cuts on a real disk: ext4 on a block device that logs its writes, replayed to any point at which power may go.
 
-A machine of its own (User-Mode Linux) runs producers and workers on a queue with durability = full, and marks in the log
-of writes what each call had promised when it returned. Then, for one possible power cut after another, the disk that it
-leaves behind is put together, mounted, and looked at: by a checker that knows only files and promises, then by a
+A machine of its own (User-Mode Linux) runs producers and workers on a queue with durability = full, and marks in the
+log of writes what each call had promised when it returned. Then, for one possible power cut after another, the disk that
+it leaves behind is put together, mounted, and looked at: by a checker that knows only files and promises, then by a
 fresh worker and fsck. The same is done with flushing left out, which has to lose something.
 """
 
