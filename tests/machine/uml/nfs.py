@@ -78,7 +78,7 @@ def _stage(report: Report, folder: Path, seconds: float, seed: int, sabotage: st
                 report.violations.append(f"control: {how}: nothing was found: this stage proves nothing")
             else:
                 say(f"control: {how}: {wrong[0]}")
-        if found["wrong"]:
+        if found["wrong"] and sabotage == "none":
             kept = Path(tempfile.mkdtemp(prefix="dfq-nfs-evidence-"))
             shutil.copytree(uml.share, kept, dirs_exist_ok=True)
             say(f"what was left is in {kept}; run it again with --seed {seed}")

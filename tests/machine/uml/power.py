@@ -1,9 +1,9 @@
 """Power cuts on a real disk: ext4 on a block device that logs its writes, replayed to any point at which power may go.
 
 A machine of its own (User-Mode Linux) runs producers and workers on a queue with durability = full, and marks in the
-log of writes what each call had promised when it returned. Then, for one possible power cut after another, the disk that
-it leaves behind is put together, mounted, and looked at: by a checker that knows only files and promises, then by a
-fresh worker and fsck. The same is done with flushing left out, which has to lose something.
+log of writes what each call had promised when it returned. Then, for one possible power cut after another, the disk
+that it leaves behind is put together, mounted, and looked at: by a checker that knows only files and promises, then by
+a fresh worker and fsck. The same is done with flushing left out, which has to lose something.
 """
 
 from __future__ import annotations
@@ -146,11 +146,14 @@ class Examination:
         self.wrong: list[str] = []
         self.losing = 0  # images in which something was lost
         self._work = recording.folder / "image"
-        self._began = next((n for n, step in enumerate(self.log.steps) if "mounted" in step.marks), 0)
+        began = next((n for n, step in enumerate(self.log.steps) if "mounted" in step.marks), 0)
+        told = [n for n, step in enumerate(self.log.steps) if any(mark.startswith("end|") for mark in step.marks)]
+        # Half of the cuts are right after a promise, the others anywhere.
+        self._steps = [told or [began], range(began, len(self.log.steps))]
 
     def round(self, number: int, cuts: int, *, deep: bool = True) -> None:
         """Try some power cuts, at random; `deep` lets a worker and fsck have a look as well."""
-        chosen = choose(self.log, random.Random(f"{self.seed}-{number}"), cuts, self._began)
+        chosen = choose(self.log, random.Random(f"{self.seed}-{number}"), cuts, self._steps)
         for cut, marks in replay(self.log, self.recording.base, self._work, chosen):
             wrong = self._examine(Promises.of(marks), cut, deep=deep)
             self.losing += bool(wrong)
@@ -230,7 +233,7 @@ def _stage(report: Report, folder: Path, seconds: float, seed: int, sabotage: st
         "images by what was done of the last writes": ", ".join(f"{k}: {n}" for k, n in examination.kinds.items()),
     }
     report.violations += examination.wrong
-    if examination.wrong and not again:
+    if examination.wrong and not again and sabotage == "none":
         say(f"replay it: {sys.executable} {__file__} --seed {seed} --replay {recording.keep()}")
     for control in controls:
         _control(report, folder / control.replace(" ", "-"), seed, control)

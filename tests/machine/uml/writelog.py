@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import random
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -115,9 +115,9 @@ class Cut:
 KINDS = ("nothing of it", "a prefix", "a subset", "torn writes", "all of it")
 
 
-def choose(log: WriteLog, chance: random.Random, count: int, first: int = 0) -> list[Cut]:
-    """Return so many possible power cuts, in the order of their steps, from a step on."""
-    steps = sorted(chance.randrange(first, len(log.steps)) for _ in range(count))
+def choose(log: WriteLog, chance: random.Random, count: int, steps_of: Sequence[Sequence[int]]) -> list[Cut]:
+    """Return so many possible power cuts, in the order of their steps, taken from the given ones in turn."""
+    steps = sorted(chance.choice(steps_of[n % len(steps_of)]) for n in range(count))
     return [_cut(log, chance, step) for step in steps]
 
 
