@@ -344,11 +344,15 @@ class SlotLog:
 
     def _is_mine(self, path: str, claim: Claim) -> bool:
         # The reply to a link may have been lost, or an earlier ack of this claim was cut short by an error.
+        return self._carries(path, claim.nonce, "done")
+
+    def _carries(self, path: str, secret: str, state: str | None = None) -> bool:
+        """Tell whether what has this name was written by whoever knows the nonce: then the reply to a link was lost."""
         raw = self._store.read(path, self._limits.max_file)
         if not raw:
             return False
-        found = parse(claim.entry.name, 0, raw)
-        return found.state == "done" and found.nonce == claim.nonce
+        found = parse("", 0, raw)
+        return found.nonce == secret and state in (None, found.state)
 
     def mend(self, entry: Entry) -> None:
         """Finish what others left half done with a task, as a claim would on its way, and claim nothing."""
@@ -455,7 +459,7 @@ class SlotLog:
             data = dumps(letter | {"errors": []}, "dead letter")
         staged = store.stage(data + b"\n")
         try:
-            if not store.name(staged, slot):
+            if not store.name(staged, slot) and not self._carries(slot, letter["nonce"]):
                 return False
         finally:
             store.drop(staged)
@@ -518,7 +522,7 @@ class SlotLog:
         slot = self._tree.slot(name, top.generation + 1)
         staged = store.stage(lease_bytes(record))
         try:
-            if not store.name(staged, slot):
+            if not store.name(staged, slot) and not self._carries(slot, record["nonce"]):
                 return False
         finally:
             store.drop(staged)

@@ -40,7 +40,7 @@ class Hold:
             raise OSError(errno.EBADF, "the lease is closed")
         # Padded to what is there: a shorter text must not leave the end of a longer one behind.
         self._size = max(self._size, len(data))
-        self._disk.write(self._fd, data.ljust(self._size))
+        write_lease(self._disk, self._fd, data.ljust(self._size))
 
     def close(self) -> None:
         fd, self._fd = self._fd, None
@@ -51,6 +51,14 @@ class Hold:
 
     def __del__(self) -> None:
         self.close()
+
+
+def write_lease(disk: Disk, fd: int, data: bytes) -> None:
+    """Write a lease so that all machines that share the disk see it."""
+    disk.write(fd, data)
+    if not disk.local:
+        # NFS keeps it to itself until the file is closed, and others would judge an old lease, or an empty one.
+        disk.fsync(fd)
 
 
 class DiskStore:
@@ -77,7 +85,7 @@ class DiskStore:
         try:
             if locked:
                 self.disk.lock(fd)
-            self.disk.write(fd, data)
+            write_lease(self.disk, fd, data)
         except BaseException:
             self.disk.close(fd)
             raise
