@@ -528,6 +528,7 @@ class SlotLog:
             store.drop(staged)
         if store.exists(entry.witness):  # cancelled and swept since we looked
             store.remove(slot)
+            store.remove(self._tree.failed(name))
             return False
         store.sync(slot)
         self._withdraw_letter(entry)

@@ -28,8 +28,9 @@ from explore import Tally, Violation, Weather, explore, wander  # noqa: E402
 from scenarios import LONG, MANY, PATIENT, POWER_AND_GAPS, RETIRED, SYNCED, THREE, TWO, WHOLE  # noqa: E402
 from workers import Scenario  # noqa: E402
 
-CHUNK = 250  # seeds between two looks at the clock
-CUT_CHUNK = 25
+TURN = 1.0  # seconds for a scenario before it is another's turn
+CHUNK = 100  # seeds between two looks at the clock
+CUT_CHUNK = 20
 
 Job = tuple[Scenario, Weather]
 
@@ -54,19 +55,22 @@ def walk(jobs: list[Job], until: float, seed: int, chunk: int) -> tuple[Tally, l
     """Go round the jobs until the time is over; return what was done, and what went wrong."""
     total, wrong = Tally(), list[str]()
     seen: list[set[int]] = [set() for _ in jobs]
+    following = [seed << 32 for _ in jobs]
     gc.freeze()
     gc.disable()
-    for turn in itertools.count():
-        for (scenario, weather), known in zip(jobs, seen, strict=True):
-            if time.time() >= until:
-                return total, wrong
-            start = (seed << 32) + turn * chunk
+    for number in itertools.cycle(range(len(jobs))):
+        (scenario, weather), turn_ends = jobs[number], time.time() + TURN
+        while time.time() < min(turn_ends, until):
+            start = following[number]
+            following[number] += chunk
             try:
-                total.add(wander(scenario, range(start, start + chunk), weather, known))
+                total.add(wander(scenario, range(start, start + chunk), weather, seen[number]))
             except Violation as violation:
                 wrong.append("\n".join([*violation.__notes__, str(violation)]))
-            gc.collect()
-    raise AssertionError("not reached")
+        gc.collect()
+        if time.time() >= until:
+            break
+    return total, wrong
 
 
 def at_random(jobs: list[Job], seconds: float, seed: int, chunk: int) -> tuple[Tally, list[str]]:
