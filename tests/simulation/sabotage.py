@@ -14,6 +14,7 @@ import importlib.abc
 import importlib.machinery
 import importlib.util
 import json
+import subprocess
 import sys
 import time
 from dataclasses import dataclass
@@ -39,9 +40,11 @@ DURABLE = (
 )
 #: Syncs that the simulator cannot miss, and why.
 BEYOND = {
-    "OsDisk(root).fsync_dir('.')": "the root of all queues is not on the simulated disk",
-    "self._disk.fsync(fd)": "index queues are not simulated",
-    "self._store.sync(shown)": "index queues are not simulated",
+    "FilesystemQueue.open: OsDisk(root).fsync_dir('.')": "the root of all queues is not on the simulated disk",
+    "write_lease: disk.fsync(fd)": "what a process writes is seen by the others at once, also on other machines",
+    "DiskStore._name_elsewhere: self.disk.fsync(fd)": "the simulated disk is one filesystem",
+    "Tiles.show: self._disk.fsync(fd)": "index queues are not simulated",
+    "Tiles.show: self._store.sync(shown)": "index queues are not simulated",
 }
 
 
@@ -88,7 +91,7 @@ class Site:
     module: str
     lines: tuple[int, int]
     columns: tuple[int, int]
-    text: str
+    text: str  # Class.function: call
 
     def left_out(self, source: str) -> str:
         rows = source.splitlines(keepends=True)
@@ -99,16 +102,22 @@ class Site:
 
 def sync_sites() -> list[Site]:
     """Return every call that makes something durable, in the order of the files."""
-    sites = []
+    sites: list[Site] = []
     for module in DURABLE:
-        calls = [node for node in ast.walk(ast.parse(source_of(module).read_text())) if isinstance(node, ast.Call)]
-        for call in sorted(calls, key=lambda c: (c.lineno, c.col_offset)):
-            if isinstance(call.func, ast.Attribute) and call.func.attr in SYNCS:
-                assert call.end_lineno is not None
-                assert call.end_col_offset is not None
-                lines, columns = (call.lineno, call.end_lineno), (call.col_offset, call.end_col_offset)
-                sites.append(Site(module, lines, columns, ast.unparse(call)))
+        _collect(ast.parse(source_of(module).read_text()), module, "", sites)
     return sites
+
+
+def _collect(node: ast.AST, module: str, within: str, sites: list[Site]) -> None:
+    if isinstance(node, ast.ClassDef | ast.FunctionDef):
+        within = f"{within}.{node.name}".lstrip(".")
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in SYNCS:
+        assert node.end_lineno is not None
+        assert node.end_col_offset is not None
+        lines, columns = (node.lineno, node.end_lineno), (node.col_offset, node.end_col_offset)
+        sites.append(Site(module, lines, columns, f"{within}: {ast.unparse(node)}"))
+    for child in ast.iter_child_nodes(node):
+        _collect(child, module, within, sites)
 
 
 def catch_mutant(number: int) -> dict[str, Any]:
@@ -153,6 +162,14 @@ def catch_sync(number: int) -> dict[str, Any]:
             break
     name = f"{site.module}:{site.lines[0]} {site.text}"
     return {"name": name, "caught": bool(texts), "texts": texts, "how": seed, "seconds": time.monotonic() - began}
+
+
+def sabotaged(kind: str, number: int) -> dict[str, Any]:
+    """Return what came of a sabotage, in a process of its own."""
+    ended = subprocess.run([sys.executable, __file__, kind, str(number)], capture_output=True, text=True, check=False)
+    if ended.returncode != 0:
+        return {"name": f"{kind} {number}", "caught": False, "texts": [ended.stderr], "how": "", "seconds": 0.0}
+    return dict(json.loads(ended.stdout.splitlines()[-1]))
 
 
 if __name__ == "__main__":

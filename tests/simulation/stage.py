@@ -158,14 +158,13 @@ def search(seconds: float, seed: int) -> tuple[dict[str, Any], list[str]]:
 def sabotage(seconds: float, seed: int) -> tuple[dict[str, Any], list[str]]:
     from adr010 import DeleteAndCreate
     from mutants import ALL
-    from sabotage import BEYOND, sync_sites
-    from test_mutants import sabotaged
+    from sabotage import BEYOND, sabotaged, sync_sites
 
     jobs = [("mutant", number) for number in range(len(ALL))]
     jobs += [("sync", number) for number, site in enumerate(sync_sites()) if site.text not in BEYOND]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         found = list(pool.map(lambda job: sabotaged(*job), jobs))
-    wrong = [f"not caught: {one['name']}" for one in found if not one["caught"]]
+    wrong = [f"not caught: {one['name']}: {one['texts']}" for one in found if not one["caught"]]
     steps = "it was not"
     try:
         explore(Scenario("adr 010", ("claim ack", "claim ack"), log=DeleteAndCreate), preemptions=2, crashes=0)

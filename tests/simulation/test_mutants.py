@@ -2,28 +2,15 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
-from pathlib import Path
-from typing import Any
-
 import pytest
 from adr010 import DeleteAndCreate
 from explore import Violation, Weather, explore, wander
 from mutants import ALL, Mutant
-from sabotage import BEYOND, Site, sync_sites
+from sabotage import BEYOND, Site, sabotaged, sync_sites
 from scenarios import SYNCED
 from workers import Scenario
 
 SYNCS = [(number, site) for number, site in enumerate(sync_sites()) if site.text not in BEYOND]
-
-
-def sabotaged(kind: str, number: int) -> dict[str, Any]:
-    command = [sys.executable, str(Path(__file__).with_name("sabotage.py")), kind, str(number)]
-    ended = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert ended.returncode == 0, ended.stderr
-    return dict(json.loads(ended.stdout.splitlines()[-1]))
 
 
 @pytest.mark.parametrize(("number", "mutant"), enumerate(ALL), ids=[mutant.name for mutant in ALL])
