@@ -11,8 +11,11 @@ from __future__ import annotations
 import contextlib
 import errno
 import gc
+import importlib
 import json
+import logging
 import os
+import pkgutil
 import shutil
 import signal
 import sys
@@ -37,6 +40,7 @@ from dfq import staleness  # noqa: E402
 
 ENDLESS = 2000  # calls of one operation: more than any makes
 REFUSED = "refused"
+LATE = ("encodings.ascii", "_strptime")  # modules that Python itself imports when they are first needed
 ERRORS = ((errno.EIO, ON_FILES), (errno.ENOSPC, WANT_ROOM))
 
 
@@ -67,8 +71,14 @@ def plan(cases: list[Case]) -> tuple[list[Job], list[Job]]:
 
 def run(report: Report, folder: Path, cases: list[Case] = CASES, workers: int | None = None) -> None:
     """Kill at every system call, then let every call fail."""
+    logging.getLogger("dfq").setLevel(logging.CRITICAL)  # it complains of the errors that we make
     staleness.TORN_GRACE = 0.05  # an empty lease counts as held for a second; hundreds of kills leave one
     gc.disable()  # each run of an operation makes the same calls
+    for module in pkgutil.walk_packages(dfq.__path__, "dfq."):  # what is imported late would be a call that fails
+        if not module.name.endswith("__main__"):
+            importlib.import_module(module.name)
+    for late in LATE:
+        importlib.import_module(late)
     always, more = plan(cases)
     with ext4(folder) as (disk, kind):
         report.figures["disk"] = kind

@@ -136,33 +136,23 @@ def outcomes() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def ext4(folder: Path) -> Iterator[tuple[Path, str]]:
+def ext4(folder: Path, *, mebibytes: int = 128, inodes: int = 16384) -> Iterator[tuple[Path, str]]:
     """A real ext4 in a file, and what to call it; the disk that there is where nothing can be mounted.
 
     The file is in memory where there is some: a kill does not depend on how slow the device is.
     """
+    make = ["mkfs.ext4", "-q", "-F", "-m", "0", "-N", str(inodes)]
+    node_kit.IMAGES["our ext4"] = (make, mebibytes * node_kit.MIB, "e2fsprogs")
     if os.geteuid() != 0:
         yield folder, "the disk of the folder for temporary files: mounting an ext4 wants root"
         return
     memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
     place = Path(tempfile.mkdtemp(dir=memory, prefix="dfq-ext4-"))
     try:
-        with node_kit.mounted("ext4", place) as point:
+        with node_kit.mounted("our ext4", place) as point:
             yield point, f"ext4 in a loop device{' in memory' if memory else ''}"
     finally:
         shutil.rmtree(place, ignore_errors=True)
-
-
-@contextlib.contextmanager
-def tmpfs(folder: Path, size: str) -> Iterator[Path]:
-    """A small filesystem in memory."""
-    point = folder / "small"
-    point.mkdir()
-    node_kit.run("mount", "-t", "tmpfs", "-o", f"mode=755,size={size}", "dfq-test", str(point))
-    try:
-        yield point
-    finally:
-        subprocess.run(["umount", "-l", str(point)], capture_output=True)
 
 
 def faketime_library() -> Path:

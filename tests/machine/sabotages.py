@@ -65,19 +65,14 @@ def deaf() -> None:
     idle.CLOSE_WRITE = idle.DELETE  # type: ignore[attr-defined]
 
 
-def lets_go_early() -> None:
-    """A child that does not keep the lease, and a template that does not end what a task started."""
-    from dfq.work import guard, host
+def ends_nothing() -> None:
+    """A template that does not end what a task has started."""
+    from dfq.work import guard
 
     def nothing(*_: Any, **__: Any) -> None:
         return None
 
-    guard.kill_marked = nothing
-    guard.kill_all = nothing
-    guard.kill_group = nothing
-    for name in ("kill_marked", "kill_all", "kill_group"):
-        if hasattr(host, name):
-            setattr(host, name, nothing)
+    guard.kill_marked = guard.kill_all = guard.kill_group = nothing
 
 
 SABOTAGES: dict[str, Callable[[], None]] = {
@@ -85,7 +80,7 @@ SABOTAGES: dict[str, Callable[[], None]] = {
     "blind-ack": blind_ack,
     "wall-clock": believes_wall_clocks,
     "deaf": deaf,
-    "lets-go-early": lets_go_early,
+    "ends-nothing": ends_nothing,
 }
 
 

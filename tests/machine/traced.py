@@ -158,9 +158,9 @@ class Traced:
             act()
             state[0] = _RETURNED
         except BaseException:  # noqa: BLE001 - whatever it was, a child must not return into its parent's code
-            state[0] = _RAISED
             traceback.print_exc()
             sys.stderr.flush()
+            state[0] = _RAISED  # now: whoever traces us ends us at our next call
         finally:
             os._exit(0)
 
