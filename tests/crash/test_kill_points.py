@@ -1,4 +1,8 @@
-"""A process may end, or the disk refuse, at any call of any operation: nothing is lost, nothing is done twice."""
+"""A process may end, or the disk refuse, at any call of any operation: fsck knows what is left, and nothing is lost.
+
+These are the calls of the queue's own port. That a worker goes on from a kill at any call of the kernel is shown in
+tests/machine/calls.py.
+"""
 
 from __future__ import annotations
 
@@ -112,12 +116,6 @@ def kill_before_each_call(operation: Operation, folders: Path, settings: dict[st
         yield Killed(folder, where, returned)
         shutil.rmtree(folder)
     assert k > 3, "it hardly touched the disk: this proves nothing"
-
-
-def test_a_process_may_be_killed_before_any_call(operation: Operation, durability: str, folders: Path) -> None:
-    settings = {"durability": durability, **operation.settings}
-    for left in kill_before_each_call(operation, folders, settings):
-        check_what_is_left(operation, left.folder, settings, left.where, returned=left.returned)
 
 
 def test_fsck_knows_and_repairs_what_a_killed_process_leaves(operation: Operation, folders: Path) -> None:

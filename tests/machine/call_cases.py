@@ -257,7 +257,13 @@ def fsck_repair(folder: Path, durability: str) -> Act:
     (task,) = queue.poll()
     queue.nack(task, error="no use")
     (folder / "failed/0/dead.json").unlink()
-    return lambda: list(queue.fsck(repair=True, settle=0))
+
+    def repair() -> None:
+        left = [f"{f.code} {f.path}" for f in queue.fsck(repair=True, settle=0) if not f.repaired]
+        if left:  # it says so: a folder could not be read
+            raise dfq.QueueUnavailable(f"not repaired: {left}")
+
+    return repair
 
 
 def check_fsck_repair(left: Left) -> None:

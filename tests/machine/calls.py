@@ -23,6 +23,7 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 
@@ -69,8 +70,9 @@ def plan(cases: list[Case]) -> tuple[list[Job], list[Job]]:
     return jobs[: len(cases)], jobs[len(cases) :]
 
 
-def run(report: Report, folder: Path, cases: list[Case] = CASES, workers: int | None = None) -> None:
+def run(report: Report, folder: Path) -> None:
     """Kill at every system call, then let every call fail."""
+    cases = [case for case in CASES if not report.only or case.name in report.only]
     logging.getLogger("dfq").setLevel(logging.CRITICAL)  # it complains of the errors that we make
     staleness.TORN_GRACE = 0.05  # an empty lease counts as held for a second; hundreds of kills leave one
     gc.disable()  # each run of an operation makes the same calls
@@ -83,7 +85,7 @@ def run(report: Report, folder: Path, cases: list[Case] = CASES, workers: int | 
     with ext4(folder) as (disk, kind):
         report.figures["disk"] = kind
         report.figures["operations"] = len(cases)
-        done = crew(report, disk, folder, always, more, workers or len(os.sched_getaffinity(0)))
+        done = crew(report, disk, folder, always, more, len(os.sched_getaffinity(0)))
     all_jobs = Counter((job.durability, job.what) for job in [*always, *more])
     for (durability, what), count in all_jobs.items():
         if done[durability, what] < count:
@@ -156,7 +158,7 @@ def _work(report: Report, disk: Path, folder: Path, jobs: list[Job], always: int
             job = jobs[int.from_bytes(number)]
             if int.from_bytes(number) >= always and report.left <= 0:
                 break
-            mine = Report(report.stage, report.seconds, report.seed, report.sabotage, begun=report.begun)
+            mine = replace(report, violations=[], figures={})
             Calls(mine, disk, folder).do(job)
             told = {"job": job[1:], "figures": mine.figures, "violations": mine.violations}
             os.write(into, json.dumps(told).encode() + b"\n")
@@ -200,9 +202,8 @@ class Calls:
                     self._report.violation(f"{where}: it raised an error")
                     return
                 self._report.add("crash points (system calls) hit")
-                # Each repairer gets half of the states, and the other half with the other durability.
-                by_fsck = (point + (durability == "fast")) % 2 == 0
-                self._judge(case, Left(folder, durability, where, returned), by_fsck)
+                # Of two repairers each has a durability: a worker that just goes on, or fsck before that.
+                self._judge(case, Left(folder, durability, where, returned), by_fsck=durability == "fast")
 
     def _points(self, case: Case, durability: str, after_changes: bool) -> list[int]:
         """Return before which of its calls to kill an operation: those that follow a change, or the others.

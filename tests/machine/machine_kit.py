@@ -1,6 +1,6 @@
 """What every stage in this folder shares: its contract, and disks and clocks of its own.
 
-    python tests/machine/<stage>.py --seconds N [--seed S] [--sabotage NAME]
+    python tests/machine/<stage>.py --seconds N [--seed S] [--sabotage NAME] [--only NAME,NAME]
 
 A stage works for about N seconds. Its last line on stdout is one JSON object; it exits with 0 if it found no
 violation, 1 if it found one, 3 if it could not run here. With a sabotage, violations are what it is to find.
@@ -22,7 +22,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 HERE = Path(__file__).resolve().parent
 REPO = HERE.parent.parent
@@ -50,6 +50,7 @@ class Report:
     seconds: float
     seed: int
     sabotage: str | None = None
+    only: frozenset[str] = frozenset()  # parts of the stage, if it has some; all if none is named
     violations: list[str] = field(default_factory=list)
     figures: dict[str, float | int | str] = field(default_factory=dict)
     not_covered: list[str] = field(default_factory=list)
@@ -95,9 +96,11 @@ def main(stage: str, run: Callable[[Report, Path], None], argv: list[str] | None
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--seed", type=int, default=None)
     parser.add_argument("--sabotage", default=None, help="break the code under test: the stage must notice")
+    parser.add_argument("--only", default="", help="some parts of the stage, by name, with commas between them")
     given = parser.parse_args(argv)
     seed = random.SystemRandom().randrange(2**31) if given.seed is None else given.seed
-    report = Report(stage, given.seconds, seed, given.sabotage)
+    only = frozenset(name for name in given.only.split(",") if name)
+    report = Report(stage, given.seconds, seed, given.sabotage, only)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that everything is cleared up
     say(f"{stage}: {given.seconds:g} s, seed {seed}{f', sabotage {given.sabotage}' if given.sabotage else ''}")
     try:
@@ -217,9 +220,3 @@ def percentile(values: list[float], part: float) -> float:
 
 def ms(seconds: float) -> float:
     return round(seconds * 1000, 2)
-
-
-def final(line: str) -> dict[str, Any]:
-    """Return what a stage says in its last line."""
-    found: dict[str, Any] = json.loads(line.strip().splitlines()[-1])
-    return found
