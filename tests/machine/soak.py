@@ -25,13 +25,14 @@ from machine_kit import FakeClock, NotRun, Report, environment, ext4, forget_fak
 if True:  # found where machine_kit looks
     import soak_parts
     from journal import judge
-    from soak_parts import LEASE, STOP_CUSTOMERS, STOP_WORKERS, open_soak
+    from soak_parts import BUSY, LEASE, STOP_CUSTOMERS, STOP_WORKERS, open_soak
 
     from dfq.work.guard import dies_with
 
 WORKERS, CUSTOMERS, REAL_WORKERS = 6, 2, 2
 PAUSE = 0.2  # seconds between two misfortunes
-KILLS, STOPS = 0.5, 0.14  # how many of them are a kill, a stop
+KILLS, STOPS = 0.65, 0.2  # how many of them are a kill, a stop
+FEW_KILLS, MANY_STOPS = 0.1, 0.9  # for a sabotage, which needs workers that wake too late
 MEBIBYTES = 512
 HOUR = 3600.0
 JUMPS = (-3 * 24 * HOUR, -5 * HOUR, -HOUR, HOUR, 7 * HOUR, 40 * HOUR, 12 * 24 * HOUR)
@@ -83,15 +84,17 @@ class Crowd:
         self.pids: set[int] = set()
         self.victims: list[Victim] = []
         self._number = 0
-        me = os.getpid()
-        self._nursery = subprocess.Popen(
-            [sys.executable, soak_parts.__file__, str(folder)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env=self._env,
-            preexec_fn=dies_with(me),
-            text=True,
-        )
+        self._kills, self._stops = (FEW_KILLS, MANY_STOPS) if report.sabotage else (KILLS, STOPS)
+        with (folder / "nursery").open("wb") as log:
+            self._nursery = subprocess.Popen(
+                [sys.executable, soak_parts.__file__, str(folder)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                env=self._env,
+                preexec_fn=dies_with(os.getpid()),
+                text=True,
+            )
         self.pids.add(self._nursery.pid)
 
     def fill(self, *, customers: bool = True) -> None:
@@ -134,17 +137,21 @@ class Crowd:
         self.let_go_on()
         running = [victim for victim in self.victims if victim.goes_on is None]
         what = self._chance.random()
-        if len(running) <= len(self.victims) // 2 or what > KILLS + STOPS:
+        if len(running) <= len(self.victims) // 2 or what > self._kills + self._stops:
             return
         victim = self._chance.choice(running)
-        if what < KILLS:
+        if what < self._kills:
             # A supervisor takes a second to start: most of the time, what it has started is killed.
             if victim.role == "supervisor" and self._chance.random() < 0.85:
                 self._kill_below(victim)
             else:
                 victim.send(signal.SIGKILL)
                 self._report.add("kill -9")
-        elif victim.role != "customer":
+            return
+        # Best one that is at a long task: it wakes while another has it.
+        busy = [each for each in running if (self._folder / f"{BUSY}{each.pid}").exists()]
+        victim = self._chance.choice(busy or [each for each in running if each.role != "customer"] or [victim])
+        if victim.role != "customer":
             victim.send(signal.SIGSTOP)
             victim.goes_on = time.monotonic() + LEASE * self._chance.uniform(1.2, 2.0)
             self._report.add("SIGSTOP longer than the lease")
@@ -253,12 +260,15 @@ def run(report: Report, folder: Path) -> None:
         crowd = Crowd(report, folder, root, clock, chance)
         try:
             torment(report, crowd, clock, Filler(disk), chance)
+            say(f"soak: what is left is worked off, {report.left:.0f} s to go")
             (folder / STOP_CUSTOMERS).touch()
             calm_down(report, crowd, root)
+            say(f"soak: the workers are told to stop, {report.left:.0f} s to go")
             (folder / STOP_WORKERS).touch()
             crowd.dismiss()
         finally:
             crowd.kill()
+        say(f"soak: the checker looks at it, {report.left:.0f} s to go")
         look(report, folder, root)
         if report.violations:
             shutil.copytree(root, folder / "evidence", dirs_exist_ok=True)
@@ -268,7 +278,8 @@ def torment(report: Report, crowd: Crowd, clock: FakeClock, filler: Filler, chan
     """Let everything happen that can, for as long as there is time."""
     next_jump = next_full = time.monotonic() + 2
     told = time.monotonic()
-    while report.left > 0:
+    reserve = min(15.0, 0.3 * report.seconds)  # for the end
+    while report.left > reserve:
         crowd.fill()
         time.sleep(PAUSE)
         crowd.harm_one()

@@ -27,7 +27,9 @@ LEASE = 1.5
 MAX_ATTEMPTS = 5
 SETTINGS = {"lease": LEASE, "max_attempts": MAX_ATTEMPTS, "shards": 16}
 STOP_CUSTOMERS, STOP_WORKERS = "stop-customers", "stop-workers"
-RATE = 45.0  # tasks that the customers push in a second
+BUSY = "busy-"  # and a pid: this one is at a task that takes longer than a lease
+CROWD = 40  # waiting tasks at which customers stop pushing
+RATE = 40.0  # tasks that the customers push in a second
 
 
 def open_soak(root: Path, durability: str = "fast") -> dfq.QueueManager:
@@ -54,7 +56,7 @@ def side_effect(journal: Journal, task: Any) -> str:
     """Do a task: write down that it ran, and take a moment. Returns the mark of this run, which is its result."""
     mine = mark()
     journal.note("run", task.id, task.token, mine)
-    time.sleep(random.random() * task.payload["ms"] / 1000)
+    time.sleep(random.uniform(0.5, 1) * task.payload["ms"] / 1000)
     if task.attempt <= task.payload["fails"]:
         raise GaveUp(f"attempt {task.attempt} of a task that fails {task.payload['fails']} times")
     return mine
@@ -76,16 +78,21 @@ def work(folder: Path, journal: Journal) -> None:
             time.sleep(0.05)
             continue
         for task in tasks:
-            do(queue, journal, task)
+            do(queue, journal, task, folder)
 
 
-def do(queue: dfq.QueueManager, journal: Journal, task: dfq.Task) -> None:
+def do(queue: dfq.QueueManager, journal: Journal, task: dfq.Task, folder: Path) -> None:
     """Run a task and settle it, as long as it takes or it is ours."""
     result, error = "", ""
+    busy = folder / f"{BUSY}{os.getpid()}"
     try:
+        if task.payload["ms"] > 1000 * LEASE:
+            busy.touch()
         result = side_effect(journal, task)
     except GaveUp as e:
         error = str(e)
+    finally:
+        busy.unlink(missing_ok=True)
     back = random.random() < 0.02
     while True:
         try:
@@ -113,15 +120,29 @@ class Customer:
         self._journal = journal
         self._number = number
         self._pushed: dict[str, dict[str, Any]] = {}
+        self._crowded = False
 
     def push(self) -> None:
         task_id = f"c{self._number}/{len(self._pushed)}"
-        payload = {"ms": random.choice((5, 10, 60)), "fails": random.choice((0, 0, 0, 0, 1, 2, MAX_ATTEMPTS))}
+        # Some take longer than a lease: then a worker that was stopped wakes while another has its task.
+        if random.random() < 0.95:
+            payload = {"ms": random.choice((5, 10, 60)), "fails": random.choice((0, 0, 0, 0, 1, 2, MAX_ATTEMPTS))}
+        else:
+            payload = {"ms": 2000 * LEASE, "fails": 0}
         delay = random.choice((0, 0, 0, 0.1, 0.5, 2))
         if not self._tried(lambda: self._queue.push(payload, id=task_id, priority=random.randint(0, 9), delay=delay)):
             return
         self._journal.note("pushed", task_id)
         self._pushed[task_id] = payload
+
+    def sees_a_crowd(self) -> bool:
+        """Tell whether more is waiting than will be done soon. It looks now and then."""
+        if random.random() < 0.1:
+            try:
+                self._crowded = self._queue.counts().pending > CROWD
+            except dfq.QueueUnavailable:
+                self._crowded = False
+        return self._crowded
 
     def meddle(self) -> None:
         """Do something to a task that was pushed."""
@@ -162,7 +183,8 @@ def buy(folder: Path, journal: Journal, number: int) -> None:
     """Be a customer until told to stop."""
     customer = Customer(folder, journal, number)
     while not (folder / STOP_CUSTOMERS).exists():
-        customer.push()
+        if not customer.sees_a_crowd():
+            customer.push()
         if random.random() < 0.15:
             customer.meddle()
         time.sleep(random.random() * 2 / RATE)
