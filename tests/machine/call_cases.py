@@ -203,7 +203,13 @@ def checked_pause(wanted: bool) -> Callable[[Left], None]:
 
 def timed(folder: Path, durability: str, clock: Clock) -> FilesystemQueue:
     folder.mkdir(exist_ok=True)
-    given = {"root": folder.parent, "lease": 60.0, "shards": 1, "durability": durability, "max_attempts": 1}
+    given: dict[str, Any] = {
+        "root": folder.parent,
+        "lease": 60.0,
+        "shards": 1,
+        "durability": durability,
+        "max_attempts": 1,
+    }
     return FilesystemQueue(folder.name, Settings(**given), OsDisk(str(folder)), clock=clock, where=str(folder))
 
 
@@ -281,7 +287,11 @@ def check_fsck_repair(left: Left) -> None:
 def index_queue(folder: Path, durability: str) -> dfq.QueueManager:
     (folder / "target-tiles/29.5").mkdir(parents=True, exist_ok=True)
     (folder / "target-tiles/29.5/dentist.json").write_bytes(b'{"n": 1}')
-    trees = {"frontier": folder / "target-tiles", "completed": folder / "scraped-tiles", "frontier_mode": "index"}
+    trees: dict[str, Any] = {
+        "frontier": folder / "target-tiles",
+        "completed": folder / "scraped-tiles",
+        "frontier_mode": "index",
+    }
     return dfq.open_queue("tiles", folder / "root", durability=durability, lease=60.0, shards=1, **trees)
 
 

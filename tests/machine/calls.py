@@ -18,7 +18,6 @@ import os
 import pkgutil
 import shutil
 import signal
-import sys
 import time
 import traceback
 from collections import Counter
@@ -27,17 +26,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 
-from machine_kit import HERE, NotRun, Report, ext4, main, say  # first: it says where the others are
+from machine_kit import NotRun, Report, ext4, main, say
 
-sys.path[1:1] = [str(HERE.parent / "keeping")]
+if True:  # found where machine_kit looks
+    import sabotages
+    from call_cases import CASES, Act, Case, Left
+    from crash_kit import open_plain
+    from traced import CAN_REFUSE, ON_FILES, WANT_ROOM, Call, CannotTrace, Traced
 
-import sabotages  # noqa: E402
-from call_cases import CASES, Act, Case, Left  # noqa: E402
-from crash_kit import open_plain  # noqa: E402
-from traced import CAN_REFUSE, ON_FILES, WANT_ROOM, Call, CannotTrace, Traced  # noqa: E402
-
-import dfq  # noqa: E402
-from dfq import staleness  # noqa: E402
+    import dfq
+    from dfq import staleness
 
 ENDLESS = 2000  # calls of one operation: more than any makes
 REFUSED = "refused"
@@ -212,7 +210,7 @@ class Calls:
         """
         with self._folder() as folder:
             child = self._start(case, folder, durability)
-            calls = []
+            calls: list[Call] = []
             while (call := child.next()) is not None and len(calls) < ENDLESS:
                 calls.append(call)
             child.kill()

@@ -27,7 +27,7 @@ from typing import NoReturn
 HERE = Path(__file__).resolve().parent
 REPO = HERE.parent.parent
 CACHE = REPO / ".cache"
-for _place in (REPO, HERE, HERE.parent / "crash", HERE.parent / "node"):
+for _place in (REPO, HERE, HERE.parent / "crash", HERE.parent / "keeping", HERE.parent / "node"):
     if str(_place) not in sys.path:
         sys.path.insert(0, str(_place))
 

@@ -27,6 +27,7 @@ if True:  # found where machine_kit looks
     from journal import judge
     from soak_parts import BUSY, LEASE, STOP_CUSTOMERS, STOP_WORKERS, open_soak
 
+    import dfq
     from dfq.work.guard import dies_with
 
 WORKERS, CUSTOMERS, REAL_WORKERS = 6, 2, 2
@@ -303,9 +304,13 @@ def torment(report: Report, crowd: Crowd, clock: FakeClock, filler: Filler, chan
 
 def calm_down(report: Report, crowd: Crowd, root: Path) -> None:
     """Leave the workers alone until nothing is left to do."""
-    end = time.monotonic() + CALM
+    begun = told = time.monotonic()
+    end = begun + CALM
     with open_soak(root) as queue:
         while True:
+            if time.monotonic() - told > 10:
+                told = time.monotonic()
+                say(f"soak: still to be done: {open_tasks(queue)}")
             crowd.fill(customers=False)
             crowd.let_go_on()
             counts = queue.counts()
@@ -316,6 +321,16 @@ def calm_down(report: Report, crowd: Crowd, root: Path) -> None:
                 report.violation(f"{CALM:g} s after the last misfortune there is work left: {counts}")
                 return
             time.sleep(0.3)
+
+
+def open_tasks(queue: dfq.QueueManager) -> list[str]:
+    """Tell of the tasks that keep us from the end."""
+    return [
+        f"{task.id}: {task.state}, attempt {task.attempt}, held by {task.worker_id} since {task.claimed_at} "
+        f"for another {task.expires_in} s, due {task.due_at}, stalled: {task.stalled}"
+        for state in ("pending", "leased", "scheduled")
+        for task in queue.tasks(state, limit=3)  # type: ignore[arg-type]
+    ]
 
 
 def look(report: Report, folder: Path, root: Path) -> None:

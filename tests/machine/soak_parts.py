@@ -126,7 +126,10 @@ class Customer:
         task_id = f"c{self._number}/{len(self._pushed)}"
         # Some take longer than a lease: then a worker that was stopped wakes while another has its task.
         if random.random() < 0.95:
-            payload = {"ms": random.choice((5, 10, 60)), "fails": random.choice((0, 0, 0, 0, 1, 2, MAX_ATTEMPTS))}
+            payload: dict[str, Any] = {
+                "ms": random.choice((5, 10, 60)),
+                "fails": random.choice((0, 0, 0, 0, 1, 2, MAX_ATTEMPTS)),
+            }
         else:
             payload = {"ms": 2000 * LEASE, "fails": 0}
         delay = random.choice((0, 0, 0, 0.1, 0.5, 2))

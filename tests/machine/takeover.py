@@ -155,7 +155,7 @@ class Bench:
     def _end(self) -> float:
         """Kill a process that does nothing, and notice it by the end of its pipe."""
         out, into = os.pipe()
-        pid = forked(signal.pause)  # type: ignore[arg-type]
+        pid = forked(signal.pause)
         os.close(into)
         wait_until_asleep(pid, calm=1)
         begun = time.monotonic()
