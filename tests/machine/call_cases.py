@@ -203,14 +203,8 @@ def checked_pause(wanted: bool) -> Callable[[Left], None]:
 
 def timed(folder: Path, durability: str, clock: Clock) -> FilesystemQueue:
     folder.mkdir(exist_ok=True)
-    given: dict[str, Any] = {
-        "root": folder.parent,
-        "lease": 60.0,
-        "shards": 1,
-        "durability": durability,
-        "max_attempts": 1,
-    }
-    return FilesystemQueue(folder.name, Settings(**given), OsDisk(str(folder)), clock=clock, where=str(folder))
+    settings = Settings(root=folder.parent, lease=60.0, shards=1, durability=durability, max_attempts=1)
+    return FilesystemQueue(folder.name, settings, OsDisk(str(folder)), clock=clock, where=str(folder))
 
 
 def retention(folder: Path, durability: str) -> Act:
@@ -287,12 +281,9 @@ def check_fsck_repair(left: Left) -> None:
 def index_queue(folder: Path, durability: str) -> dfq.QueueManager:
     (folder / "target-tiles/29.5").mkdir(parents=True, exist_ok=True)
     (folder / "target-tiles/29.5/dentist.json").write_bytes(b'{"n": 1}')
-    trees: dict[str, Any] = {
-        "frontier": folder / "target-tiles",
-        "completed": folder / "scraped-tiles",
-        "frontier_mode": "index",
-    }
-    return dfq.open_queue("tiles", folder / "root", durability=durability, lease=60.0, shards=1, **trees)
+    trees = {"frontier": folder / "target-tiles", "completed": folder / "scraped-tiles"}
+    settings: dict[str, Any] = {"frontier_mode": "index", "durability": durability, "lease": 60.0, "shards": 1}
+    return dfq.open_queue("tiles", folder / "root", **settings, **trees)
 
 
 def index_claim_and_ack(folder: Path, durability: str) -> Act:

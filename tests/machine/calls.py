@@ -129,7 +129,7 @@ def crew(
         with os.fdopen(out) as lines:
             for line in lines:
                 told = json.loads(line)
-                done[tuple(told["job"])] += 1
+                done[tuple(told["job"])] += told["whole"]
                 for figure, count in told["figures"].items():
                     report.add(figure, count)
                 report.violations += told["violations"]
@@ -154,11 +154,13 @@ def _work(report: Report, disk: Path, folder: Path, jobs: list[Job], always: int
         disk.mkdir()
         while number := os.read(work, 2):
             job = jobs[int.from_bytes(number)]
-            if int.from_bytes(number) >= always and report.left <= 0:
+            must = int.from_bytes(number) < always
+            if not must and report.left <= 0:
                 break
             mine = replace(report, violations=[], figures={})
-            Calls(mine, disk, folder).do(job)
-            told = {"job": job[1:], "figures": mine.figures, "violations": mine.violations}
+            stage = Calls(mine, disk, folder, must=must)
+            stage.do(job)
+            told = {"job": job[1:], "figures": mine.figures, "violations": mine.violations, "whole": not stage.late}
             os.write(into, json.dumps(told).encode() + b"\n")
         code = 0
     except CannotTrace:
@@ -172,11 +174,17 @@ def _work(report: Report, disk: Path, folder: Path, jobs: list[Job], always: int
 class Calls:
     """Cuts operations off, and has what they leave looked at."""
 
-    def __init__(self, report: Report, disk: Path, evidence: Path) -> None:
+    def __init__(self, report: Report, disk: Path, evidence: Path, *, must: bool) -> None:
         self._report = report
+        self._must = must  # whatever time it takes
         self._disk = disk
         self._evidence = evidence
         self._number = 0
+
+    @property
+    def late(self) -> bool:
+        """True when there is no time for more."""
+        return not self._must and self._report.left <= 0
 
     def do(self, job: Job) -> None:
         begun = time.monotonic()
@@ -190,6 +198,8 @@ class Calls:
     def _kill_at_each_call(self, case: Case, durability: str, *, after_changes: bool) -> None:
         """Kill a process before its first call, another one before its second, and so on to the end."""
         for point in self._points(case, durability, after_changes):
+            if self.late:
+                return
             with self._folder() as folder:
                 child = self._start(case, folder, durability)
                 last = self._go(child, point)
@@ -221,7 +231,7 @@ class Calls:
         """Let the first call on a file fail, then the second, and so on; once with EIO, once with ENOSPC."""
         for code, calls in ERRORS:
             point, over = 0, False
-            while not over:
+            while not over and not self.late:
                 point += 1
                 with self._folder() as folder:
                     over = self._refuse(case, durability, folder, point, code, calls)

@@ -329,7 +329,7 @@ def open_tasks(queue: dfq.QueueManager) -> list[str]:
         f"{task.id}: {task.state}, attempt {task.attempt}, held by {task.worker_id} since {task.claimed_at} "
         f"for another {task.expires_in} s, due {task.due_at}, stalled: {task.stalled}"
         for state in ("pending", "leased", "scheduled")
-        for task in queue.tasks(state, limit=3)  # type: ignore[arg-type]
+        for task in queue.tasks(state, limit=3)
     ]
 
 

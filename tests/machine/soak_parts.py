@@ -25,7 +25,7 @@ from dfq.work.guard import dies_with
 
 LEASE = 1.5
 MAX_ATTEMPTS = 5
-SETTINGS = {"lease": LEASE, "max_attempts": MAX_ATTEMPTS, "shards": 16}
+SETTINGS: dict[str, Any] = {"lease": LEASE, "max_attempts": MAX_ATTEMPTS, "shards": 16}
 STOP_CUSTOMERS, STOP_WORKERS = "stop-customers", "stop-workers"
 BUSY = "busy-"  # and a pid: this one is at a task that takes longer than a lease
 CROWD = 40  # waiting tasks at which customers stop pushing
@@ -126,12 +126,10 @@ class Customer:
         task_id = f"c{self._number}/{len(self._pushed)}"
         # Some take longer than a lease: then a worker that was stopped wakes while another has its task.
         if random.random() < 0.95:
-            payload: dict[str, Any] = {
-                "ms": random.choice((5, 10, 60)),
-                "fails": random.choice((0, 0, 0, 0, 1, 2, MAX_ATTEMPTS)),
-            }
+            ms, fails = random.choice((5.0, 10.0, 60.0)), random.choice((0, 0, 0, 0, 1, 2, MAX_ATTEMPTS))
         else:
-            payload = {"ms": 2000 * LEASE, "fails": 0}
+            ms, fails = 2000 * LEASE, 0
+        payload = {"ms": ms, "fails": fails}
         delay = random.choice((0, 0, 0, 0.1, 0.5, 2))
         if not self._tried(lambda: self._queue.push(payload, id=task_id, priority=random.randint(0, 9), delay=delay)):
             return
