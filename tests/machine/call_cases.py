@@ -281,7 +281,7 @@ def check_fsck_repair(left: Left) -> None:
 def index_queue(folder: Path, durability: str) -> dfq.QueueManager:
     (folder / "target-tiles/29.5").mkdir(parents=True, exist_ok=True)
     (folder / "target-tiles/29.5/dentist.json").write_bytes(b'{"n": 1}')
-    trees = {"frontier": folder / "target-tiles", "completed": folder / "scraped-tiles"}
+    trees: dict[str, Any] = {"frontier": folder / "target-tiles", "completed": folder / "scraped-tiles"}
     settings: dict[str, Any] = {"frontier_mode": "index", "durability": durability, "lease": 60.0, "shards": 1}
     return dfq.open_queue("tiles", folder / "root", **settings, **trees)
 
