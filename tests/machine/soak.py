@@ -38,6 +38,7 @@ MEBIBYTES = 512
 HOUR = 3600.0
 JUMPS = (-3 * 24 * HOUR, -5 * HOUR, -HOUR, HOUR, 7 * HOUR, 40 * HOUR, 12 * 24 * HOUR)
 CALM = 90.0  # seconds that the end may take
+PATIENCE = 20.0  # and that the workers who were there all the time get for it
 
 
 @dataclass
@@ -107,6 +108,10 @@ class Crowd:
         for role, count in wanted.items():
             for _ in range(count - sum(victim.role == role for victim in self.victims)):
                 self.victims.append(self._start(role))
+
+    def one_more(self) -> None:
+        """Let a worker come along that knows nothing of what happened."""
+        self.victims.append(self._start("worker"))
 
     def _start(self, role: str) -> Victim:
         self._number += 1
@@ -304,13 +309,17 @@ def torment(report: Report, crowd: Crowd, clock: FakeClock, filler: Filler, chan
 
 def calm_down(report: Report, crowd: Crowd, root: Path) -> None:
     """Leave the workers alone until nothing is left to do."""
-    begun = told = time.monotonic()
-    end = begun + CALM
+    told = time.monotonic()
+    end = told + CALM
     with open_soak(root) as queue:
         while True:
-            if time.monotonic() - told > 10:
+            if time.monotonic() - told > PATIENCE:
+                # A customer may have been killed in the middle of a retry: workers that know the task as dead look
+                # again every few minutes (ADR 015), a new one at once.
                 told = time.monotonic()
-                say(f"soak: still to be done: {open_tasks(queue)}")
+                say(f"soak: a fresh worker comes; still to be done: {open_tasks(queue)}")
+                crowd.one_more()
+                report.add("fresh workers needed at the end")
             crowd.fill(customers=False)
             crowd.let_go_on()
             counts = queue.counts()
