@@ -210,8 +210,9 @@ class Calls:
                     self._report.violation(f"{where}: it raised an error")
                     return
                 self._report.add("crash points (system calls) hit")
-                # Of two repairers each has a durability: a worker that just goes on, or fsck before that.
-                self._judge(case, Left(folder, durability, where, returned), by_fsck=durability == "fast")
+                # A call that only looks leaves the state of the one before it: a worker repairs the one, fsck the other.
+                by_fsck = after_changes == (durability == "fast")
+                self._judge(case, Left(folder, durability, where, returned), by_fsck=by_fsck)
 
     def _points(self, case: Case, durability: str, after_changes: bool) -> list[int]:
         """Return before which of its calls to kill an operation: those that follow a change, or the others.
