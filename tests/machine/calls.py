@@ -210,7 +210,7 @@ class Calls:
                     self._report.violation(f"{where}: it raised an error")
                     return
                 self._report.add("crash points (system calls) hit")
-                # A call that only looks leaves the state of the one before it: a worker repairs the one, fsck the other.
+                # A call that only looks leaves the state of the one before: a worker repairs the one, fsck the other.
                 by_fsck = after_changes == (durability == "fast")
                 self._judge(case, Left(folder, durability, where, returned), by_fsck=by_fsck)
 
