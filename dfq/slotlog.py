@@ -416,6 +416,7 @@ class SlotLog:
     def unlist(self, name: str) -> None:
         """Remove the link that a crash left in retired/ of an earlier witness, so that no later one goes for it."""
         if not self.is_retired(name):
+            self._store.sync_folder(parent(self._tree.completed(name)))  # it may be there because that is not sure yet
             self._store.remove(self._tree.retired(name))
 
     def _retire_stub(self, name: str, done: str) -> None:
@@ -423,12 +424,11 @@ class SlotLog:
             return
         # Whoever left it only as a guard may have died between the links into completed/ and retired/.
         retired = self._tree.retired(name)
-        if self._store.exists(retired):
-            self._store.sync(retired)
-            return
-        witness = parse(name, 0, self._store.read(done, self._limits.max_file) or b"")
-        if is_stub(witness) and self._store.name_again(done, retired):
-            self._store.sync(retired)
+        if not self._store.exists(retired):
+            if not is_stub(parse(name, 0, self._store.read(done, self._limits.max_file) or b"")):
+                return
+            self._store.name_again(done, retired)
+        self._store.sync(retired)
 
     def _remove_task(self, entry: Entry) -> None:
         if self._limits.owned:
@@ -482,8 +482,7 @@ class SlotLog:
             store.remove(failed)  # of an earlier death: whoever redrove it died before removing this
         slot = self._tree.slot(name, generation)
         store.sync(slot)  # the letter must not outlive its slot, whoever made that
-        if store.name_again(slot, failed):
-            store.sync(failed)
+        store.name_again(slot, failed)  # whoever meets the slot does so again, should a power cut undo it
         # In this order: slots are swept only once there is a witness.
         if store.exists(self._tree.slot(name, generation + 1)) or store.exists(entry.witness):
             store.remove(failed)
@@ -504,6 +503,9 @@ class SlotLog:
         """Put a dead task back with all its attempts; False if it is not dead."""
         store, name = self._store, entry.name
         top = self.top(name)
+        if top is not None and top.record.get("redriven") and store.exists(self._tree.failed(name)):
+            self._put_back(entry)  # somebody died in the middle of it, and nobody would look before the next round
+            return True
         if top is None or top.state != "dead" or not store.exists(entry.path):
             return False
         record = lease_record(
@@ -531,9 +533,12 @@ class SlotLog:
             store.remove(self._tree.failed(name))
             return False
         store.sync(slot)
-        self._withdraw_letter(entry)
-        store.disk.touch(parent(entry.path) if self._limits.owned else FAILED)
+        self._put_back(entry)
         return True
+
+    def _put_back(self, entry: Entry) -> None:
+        self._withdraw_letter(entry)
+        self._store.disk.touch(parent(entry.path) if self._limits.owned else FAILED)
 
     def _withdraw_letter(self, entry: Entry) -> None:
         """Take a task that is dead no more out of failed/."""

@@ -139,8 +139,10 @@ def work_off(folder: Path, *, within: float = 10, **settings: Any) -> list[str]:
 
 def assert_over(folder: Path, *ids: str) -> None:
     """Every task has its one witness, and nothing else is left of it."""
-    assert sorted(witnesses(folder)) == sorted(ids)
-    assert files(folder, *OPEN_STATES) == []
+    found = sorted(witnesses(folder))
+    assert found == sorted(ids), f"witnesses of {found} instead of {sorted(ids)}"
+    left = files(folder, *OPEN_STATES)
+    assert left == [], f"{left} were left"
     assert [path.name for path in folder.rglob(".*")] == [], "temporary files were left"
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from machine_kit import stage
+from rig_kit import stage
 
 pytestmark = pytest.mark.slow
 

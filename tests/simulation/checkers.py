@@ -31,10 +31,12 @@ class Checker:
         self._created: dict[tuple[str, int], str] = {}  # slot -> process, for slots of tasks not completed
         self._order: dict[str, list[tuple[str, int]]] = {}  # id -> its slots in the order of their creation
         self._tokens: dict[tuple[str, int], int] = {}  # slot -> the token that went with it
-        self._alive: set[str] = set()  # put back, and not dead again since
+        self._begun: dict[str, int] = {}  # how many pushes of an id were tried
+        self._lively: set[str] = set()  # put back, and not dead again since
+        self._alive: set[str] = set()  # the same, and whoever did it was told so
         self._void: set[tuple[str, int, str]] = set()  # leases created when there was no task to lease any more
-        self._gone: dict[str, int] = {}  # name -> how often its witness was forgotten
-        self._lives: dict[tuple[str, str], int] = {}  # the same, when a process claimed it
+        self._gone: dict[str, tuple[str, ...]] = {}  # name -> the nonces of its witnesses that were forgotten
+        self._lives: dict[tuple[str, str], int] = {}  # how many those were when a process claimed it
         self._paused: bool | None = None
         self._holders: dict[str, tuple[str, int, float]] = {}  # name -> process, generation, since when
 
@@ -43,6 +45,8 @@ class Checker:
         other = Checker(platter, max_attempts=self._max_attempts, patience=self._patience)
         other._pushed, other._accepted = dict(self._pushed), dict(self._accepted)
         other._retired, other._paused = dict(self._retired), self._paused
+        other._gone = dict(self._gone)
+        other._begun, other._lively, other._alive = dict(self._begun), set(self._lively), set(self._alive)
         return other  # tokens are promised within one boot: a cut may take slots back
 
     def key(self) -> int:
@@ -55,6 +59,8 @@ class Checker:
                 frozenset(self._created.items()),
                 frozenset(self._void),
                 frozenset(self._alive),
+                frozenset(self._lively),
+                frozenset(self._begun.items()),
                 frozenset(self._holders.items()),
                 frozenset(self._tokens.items()),
                 frozenset(self._lives.items()),
@@ -71,7 +77,7 @@ class Checker:
         if (name, generation, process) in self._void:
             self._violation(f"{process} was handed {name} generation {generation}, which was completed before")
         self._holders[name] = (process, generation, began)
-        self._lives[process, name] = self._gone.get(name, 0)
+        self._lives[process, name] = len(self._gone.get(name, ()))
         self._tokens[name, generation] = token
         known = [self._tokens[slot] for slot in self._order.get(plain(name), []) if slot in self._tokens]
         if known != sorted(set(known)):
@@ -91,7 +97,7 @@ class Checker:
         creator = self._created.get((name, generation + 1), process)
         if creator != process:
             self._violation(f"ack of {name} generation {generation} accepted after {creator} had created the next slot")
-        if self._lives.get((process, name), 0) != self._gone.get(name, 0):
+        if self._lives.get((process, name), 0) != len(self._gone.get(name, ())):
             self._violation(f"{process} completed {name} with a lease of an earlier task of that name")
         self._accept(process, name, nonce)
         if self._witness(name).get("nonce") != nonce:
@@ -108,13 +114,22 @@ class Checker:
 
     def booted(self) -> None:
         """Look at what the power cut has left before anybody touches it."""
+        for name, forgotten in self._gone.items():
+            if forgotten and self._witness(name).get("nonce") == forgotten[-1]:
+                self._gone[name] = forgotten[:-1]  # nobody was promised that it stays forgotten
+                self._retired[plain(name)] -= 1
         if self._pushed and not self._json_at(META):
             self._violation(f"tasks were pushed, and {META} is lost")
         if self._paused is not None and self._paused != (PAUSED in self._platter.names):
             self._violation(f"the queue was {'paused' if self._paused else 'resumed'}, and that is lost")
 
     def redriven(self, name: str) -> None:
-        self._alive.add(name)
+        if name in self._lively:
+            self._alive.add(name)
+
+    def begun(self, name: str) -> None:
+        """A push has begun: whether or not it returns, the task may be there."""
+        self._begun[name] = self._begun.get(name, 0) + 1
 
     def expired(self, process: str, name: str) -> None:
         self._accept(process, name, "expired")
@@ -143,6 +158,9 @@ class Checker:
         elif folder == LEASES and (slot := slot_name(filename)) is not None:
             if _json(inode).get("state") == "dead":
                 self._alive.discard(slot[0])
+                self._lively.discard(slot[0])
+            elif _json(inode).get("redriven") is True:
+                self._lively.add(slot[0])
             if self._witness(slot[0]) or not self._waits(slot[0]):
                 self._void.add((*slot, process))  # to be taken back by whoever made it
             elif slot in self._created:
@@ -160,7 +178,7 @@ class Checker:
             self._violation(f"{process} removed the witness {path} after {age:g} s")
         # From now on the id is a new one.
         self._retired[plain(name)] = self._retired.get(plain(name), 0) + 1
-        self._gone[name] = self._gone.get(name, 0) + 1
+        self._gone[name] = (*self._gone.get(name, ()), str(_json(witness).get("nonce")))
         self._accepted.pop(name, None)
         self._created = {slot: by for slot, by in self._created.items() if slot[0] != name}
         self._tokens = {slot: token for slot, token in self._tokens.items() if slot[0] != name}
@@ -184,6 +202,10 @@ class Checker:
             ended = [key for key in {*completed, *failed} if plain(key) == name]
             if len(ended) + self._retired.get(name, 0) < times:
                 self._violation(f"{name} was pushed {times} times and is lost: completed or failed are {ended}")
+        for name, times in self._begun.items():
+            ended = [key for key in {*completed, *failed} if plain(key) == name]
+            if len(ended) + self._retired.get(name, 0) > times:
+                self._violation(f"{name} was pushed {times} times and came back: completed or failed are {ended}")
         for name, (_, mark) in self._accepted.items():
             witness = self._witness(name)
             if mark not in (witness.get("nonce"), witness.get("state")):
@@ -199,10 +221,12 @@ class Checker:
                 self._violation(f"{name} is both completed and failed")
             if name in waiting or name in slots:
                 self._violation(f"{name} is completed, but was not cleared up: {sorted(slots.get(name, ()))}")
-            # One that is old enough to go may have lost its entry there already.
+            # One that is old enough to go may have lost its entry there already, or have got one for that.
             old = self._platter.clock.elapsed() - witness.written >= GUARD
-            if stub != (name in retired) and not (stub and old):
+            if stub != (name in retired) and not old:
                 self._violation(f"{name} is {state}, but {'' if name in retired else 'not '}listed as retired")
+        for name in self._alive & {*failed}:
+            self._violation(f"{name} was put back, and is dead all the same")
         for name, letter in failed.items():
             top = _top(slots.get(name, {}))
             if top is None or _json(top).get("state") != "dead":

@@ -6,6 +6,7 @@ from workers import FORGETFUL, Scenario
 
 from dfq.staleness import Judge
 
+FORGOTTEN = "push claim ack tidy age"  # a witness that is old enough to go
 DEAD = "push claim nack"  # with one attempt, this leaves a dead letter
 
 TWO = [
@@ -120,18 +121,26 @@ SYNCED = [
     *POWER_AND_GAPS,
     Scenario("put back after a cut", ("expire",), before=DEAD, max_attempts=1, durable=True, after="redrive"),
     Scenario("a hasty worker", ("claim half_ack", "claim", "claim ack"), durable=True),
-    Scenario("many at once", ("push_many", "claim ack"), before="", durable=True),
-    Scenario("stopped", ("pause resume pause", "take done"), before="push", durable=True),
-    Scenario("half moved", ("promote", "fsck", "promote"), before="schedule", durable=True),
+    Scenario("many at once", ("push_many rest rest rest",), before="", durable=True),
+    Scenario("stopped", ("pause rest rest resume rest rest rest",), durable=True),
+    Scenario("half moved", ("half_promote", "fsck"), before="schedule", durable=True),
+    Scenario("moved and withdrawn", ("withdraw", "claim rest"), before="schedule", durable=True),
+    Scenario("delayed push", ("schedule rest rest",), before="", durable=True),
     Scenario("a stub", ("claim ackd", "claim", "tidy"), durable=True),
+    Scenario("a stub helped", ("claim rest rest", "claim rest"), before="push half_cancel", durable=True),
+    Scenario("put back, then a cut", ("redrive rest rest",), before=DEAD, max_attempts=1, durable=True),
     Scenario(
         "a late epoch forgotten",
-        ("tidy", "push"),
-        "push claim ack rerun claim ack tidy age",
+        ("tidy rest",),
+        before="push claim ack rerun claim ack tidy age",
         durable=True,
         settings=FORGETFUL,
         epochs=True,
+        fsck=True,
     ),
     Scenario("an old stub", ("tidy", "push claim ack"), "push claim ackd tidy age", durable=True, settings=FORGETFUL),
+    Scenario("leftovers forgotten", ("tidy rest rest",), "push half_cancel tidy age", durable=True, settings=FORGETFUL),
+    Scenario("hardly forgotten", ("half_retire", "push rest rest rest"), FORGOTTEN, durable=True, settings=FORGETFUL),
+    Scenario("unlisted", ("half_retire", "tidy push rest rest"), FORGOTTEN, durable=True, settings=FORGETFUL),
     Scenario("orphans", ("claim ack", "claim", "tidy"), durable=True),
 ]

@@ -140,6 +140,7 @@ class Worker:
         self.push("rerun")
 
     def push(self, if_exists: IfExists = "error") -> None:
+        self.checker.begun(TASK)
         try:
             self.queue().push({"n": 1}, id=TASK, priority=LANE, if_exists=if_exists)
         except TaskExists:
@@ -291,6 +292,8 @@ class Worker:
 
     def push_many(self) -> None:
         """Push so many that they are made durable together."""
+        for n in range(9):
+            self.checker.begun(f"{TASK}{n}")
         self.queue().push_many([Push({"n": n}, id=f"{TASK}{n}", priority=LANE) for n in range(9)])
         for n in range(9):
             self.checker.pushed(f"{TASK}{n}")
@@ -328,7 +331,31 @@ class Worker:
             if self.disk.exists(entry.path) and self.log.cancel(entry):
                 self.checker.cancelled(self.name, entry.name)
 
+    def half_cancel(self) -> None:
+        """Be a worker that keeps nothing, and that got no further than the witness."""
+        self.claim()
+        claim = self.held
+        if claim is not None:
+            witness = witness_of(claim, self.machine, self.clock, result=None) | {"stub": True, "nonce": claim.nonce}
+            staged = self.store.stage(dumps(witness, "witness") + b"\n")
+            for path in (self.tree.slot(claim.entry.name, claim.generation + 1), claim.entry.witness):
+                self.store.name(staged, path)
+            self.store.sync(claim.entry.witness)
+            self.store.drop(staged)
+            self._let_go()
+
+    def half_retire(self) -> None:
+        """Remove a witness, and get no further."""
+        self.store.name_again(self.entry.witness, self.tree.retired(TASK))
+        self.store.remove(self.entry.witness)
+
+    def half_promote(self) -> None:
+        """Make the first half of a move into the frontier, and no more."""
+        for path in self._scheduled().places(TASK):
+            self.store.name_again(path, self.entry.path)
+
     def schedule(self) -> None:
+        self.checker.begun(TASK)
         self.queue().push({"n": 1}, id=TASK, priority=LANE, delay=1.0)
         self.checker.pushed(TASK)
 
@@ -358,7 +385,7 @@ class Worker:
 
     def repair(self) -> None:
         """Be the fresh worker that comes last: complete what can be completed."""
-        if "schedule" in self.scenario.before:
+        if any("schedule" in script for script in (self.scenario.before, *self.scenario.scripts)):
             self.promote()
         dead: set[str] = set()
         for _ in range(30):

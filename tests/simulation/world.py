@@ -318,7 +318,7 @@ class Run:
     def calm(self) -> bool:
         """Tell whether every process came to its own end, and no call failed."""
         odd = ("fail", "lose", "crash", "lag")
-        halfway = any("half_ack" in script for script in self.scenario.scripts)
+        halfway = any("half_" in script for script in self.scenario.scripts)
         return bool(self.processes) and not halfway and not any(move[0] in odd for move in self.moves)
 
     def check(self) -> None:

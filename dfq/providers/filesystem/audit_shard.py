@@ -15,6 +15,8 @@ from dfq.tree import COMPLETED, FAILED, FRONTIER, LEASES, RETIRED, Entry, epoch_
 
 T = TypeVar("T")
 
+YOUNG = 3600.0  # seconds for which no witness is forgotten (ADR 018)
+
 
 @dataclass(slots=True)
 class _Shard:
@@ -118,11 +120,16 @@ class ShardAudit(Audit):
                 "it is of another witness than the one in completed/",
                 relist,
             )
-        elif listed and not is_stub(witness):
+        elif listed and not is_stub(witness) and not self._is_going(here.retired[name]):
             self.note("retired-proof", here.retired[name], f"the witness says {witness.record.get('state')!r}")
         elif not listed and is_stub(witness):
             mend = self._mending(self._tree.entry(name, DEFAULT_PRIORITY))
             self.note("unlisted-stub", here.completed[name], "it only guards its name", mend)
+
+    def _is_going(self, path: str) -> bool:
+        """Tell whether a proof is listed because somebody was about to forget it, and died: they are old."""
+        facts = self._disk.look(path)
+        return facts is not None and self._clock.wall() - facts.mtime_ns / 1e9 >= YOUNG
 
     def _mending(self, entry: Entry) -> Repair:
         return lambda: self._log.mend(entry)

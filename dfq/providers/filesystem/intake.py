@@ -14,7 +14,7 @@ from dfq.ports import Clock, Machine
 from dfq.providers.filesystem.view import View
 from dfq.queue import Push
 from dfq.stores.disk import DiskStore
-from dfq.tree import SCHEDULED, Entry, Tree, in_epoch
+from dfq.tree import SCHEDULED, Entry, Tree, in_epoch, parent
 
 FEW = 8  # up to which a flush per task is cheaper than one of the whole filesystem
 
@@ -122,6 +122,9 @@ class Intake:
         if item.named and store.exists(item.entry.witness) and not self._completed_ours(item):
             store.remove(item.path)  # another's of the same id was completed while we were writing
             return False
+        if item.named and sync and store.exists(self._tree.retired(item.entry.name)):
+            # Its last witness went a moment ago. Should a power cut bring it back, it would take our task for its own.
+            store.sync_folder(parent(item.entry.witness))
         if item.path != item.entry.path:
             store.disk.touch(SCHEDULED)
         return True

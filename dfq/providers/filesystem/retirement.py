@@ -67,18 +67,19 @@ class Retirement:
             self._view.withdraw(name)
         for folder in self._view.folders(shard):
             self._store.sync_folder(folder)
-        later = [name for name in names if epoch_of(name)]
-        for name in later:
-            self._remove(name)
-        if later:  # the first one tells that there are others, so they must not come back without it
+        # The first epoch tells that there are others, so they must not come back without it.
+        self._remove(shard, [name for name in names if epoch_of(name)])
+        self._remove(shard, [name for name in names if not epoch_of(name)])
+
+    def _remove(self, shard: str, names: list[str]) -> None:
+        """Remove witnesses for good. Until that is sure, retired/ says so to whoever uses the names anew."""
+        for name in names:
+            self._store.name_again(self._tree.completed(name), self._tree.retired(name))
+            self._store.remove(self._tree.completed(name))
+        if names:
             self._store.sync_folder(f"{COMPLETED}/{shard}")
         for name in names:
-            if not epoch_of(name):
-                self._remove(name)
-
-    def _remove(self, name: str) -> None:
-        self._store.remove(self._tree.retired(name))  # first: after the witness its name is anybody's
-        self._store.remove(self._tree.completed(name))
+            self._store.remove(self._tree.retired(name))
 
 
 class _Held:
