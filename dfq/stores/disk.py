@@ -200,7 +200,7 @@ class DiskStore:
         """
         try:
             fd = self.disk.open(path, write=alone and not self.disk.local)  # NFS wants it so
-        except FileNotFoundError:
+        except (FileNotFoundError, PermissionError):  # gone, or another user's own business
             yield False
             return
         try:

@@ -52,7 +52,11 @@ class Inode:
     locks: dict[int, str] = field(default_factory=dict)
     mtime: float = 0.0  # by the wall clock
     written: float = 0.0  # by the clock that never jumps
+    number: int = 0  # which file it is, in what is told of it
     spoilt: bool = False  # a sync of it failed: the kernel has forgotten that there is something to write
+
+    def __post_init__(self) -> None:
+        self.number = self.number or zlib.crc32(self.id.encode())
 
 
 @dataclass(slots=True)
@@ -184,7 +188,7 @@ class Platter:
 
 
 def _twin(inode: Inode, data: bytes) -> Inode:
-    return Inode(inode.id, inode.directory, data, 0, [data], {}, inode.mtime, inode.written)
+    return Inode(inode.id, inode.directory, data, 0, [data], {}, inode.mtime, inode.written, inode.number)
 
 
 def _survivor(values: list[Inode | None], taste: str, rng: random.Random) -> Inode | None:
@@ -462,6 +466,5 @@ class SimDisk:
 
 
 def _facts(inode: Inode) -> Facts:
-    number = zlib.crc32(inode.id.encode())
     size, mtime_ns = len(inode.data), int(inode.mtime * 1e9)
-    return Facts(not inode.directory, inode.directory, inode.links, size, mtime_ns, inode=number)
+    return Facts(not inode.directory, inode.directory, inode.links, size, mtime_ns, inode=inode.number)

@@ -34,6 +34,8 @@ from dfq.work.slot import Outcome
 TASK = "t"
 LANE = 5
 TTL = 60.0
+TREE = Tree(1)
+ENTRY = TREE.entry(TASK, LANE)
 FORGETFUL = (("retain_completed", 7200.0), ("retain_failed", 7200.0))
 
 
@@ -88,8 +90,8 @@ class Worker:
         self.crowded: Callable[[], bool] = lambda: False  # True while another process is
         self.disk = disk
         self.store = DiskStore(disk, durable=scenario.durable)
-        self.tree = Tree(1)
-        self.entry = self.tree.entry(TASK, LANE)
+        self.tree = TREE
+        self.entry = ENTRY
         self.machine = Machine("pi", "boot", 1, name)
         judge = scenario.judge(self.store, clock, self.machine, lease=TTL, heartbeat_timeout=None)
         limits = Limits(TTL, scenario.max_attempts, 1 << 20)

@@ -11,7 +11,7 @@ from dfq.slotlog import SlotLog
 from dfq.stores.disk import DiskStore
 from dfq.tree import COMPLETED, Tree, epoch_of, in_epoch, plain
 
-AT_ONCE = 50  # witnesses that are held on to while they are removed
+AT_ONCE = 100  # witnesses that are held on to while they are removed
 
 
 class Retirement:
