@@ -9,34 +9,23 @@ from __future__ import annotations
 import contextlib
 import errno
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from dfq.claim import Blocked, Claim, Gone, Raced
 from dfq.codec import dumps, nonce
+from dfq.deadletters import DeadLetters
 from dfq.errors import InvalidTask, LeaseLost
-from dfq.lease import READ_LIMIT, Slot, lease_bytes, lease_record, parse, released, renewed
+from dfq.lease import Slot, lease_bytes, lease_record, parse, released, renewed
 from dfq.ports import Clock, Machine
-from dfq.records import errors_of, is_stub, letter_of, read_task, read_tile, token_of, witness_of
+from dfq.records import is_stub, token_of, witness_of
+from dfq.slots import Limits, Slots
 from dfq.staleness import Judge
 from dfq.stores.disk import DiskStore
-from dfq.tree import FAILED, Entry, Tree, id_of, is_key, parent, plain, slot_name
+from dfq.tree import Entry, Tree, id_of, is_key, parent, plain, slot_name
 
 MAX_SLOTS = 10_000
-MAX_ERRORS = 100
 CANCEL_RACES = 1000  # how often a cancel tries again because somebody else was faster
 IN_THE_WAY = 60.0  # how often to look again at a task whose witness's name something else has
-
-
-@dataclass(slots=True)
-class Limits:
-    """What the log must know of the queue's settings."""
-
-    lease: float
-    max_attempts: int
-    max_file: int
-    max_task: int | None = None  # of a file in the frontier, where that is another limit
-    owned: bool = True  # False for an index: the frontier is another's, and nothing in it is changed
 
 
 class SlotLog:
@@ -59,8 +48,10 @@ class SlotLog:
         self._machine = machine
         self._limits = limits
         self._on_done = on_done  # called when a witness is there for good; may be called again
-        self._max_task = limits.max_file if limits.max_task is None else limits.max_task
-        self._parse_task = read_task if limits.owned else read_tile
+        self._slots = Slots(store, tree, limits)
+        self._letters = DeadLetters(self._slots, store, tree, clock, machine, limits)
+        self.top = self._slots.top
+        self.redrive = self._letters.redrive
 
     # -- claiming ----------------------------------------------------------------------------------
 
@@ -85,7 +76,7 @@ class SlotLog:
                 self._finish(entry, top)
                 return Gone()
             if top.state == "dead":
-                self._show_dead(entry, top.generation)
+                self._letters.show(entry, top.generation)
                 return Blocked(None, dead=True)
             if top.state == "released":
                 until, held = self._judge.due_at(top), False
@@ -95,7 +86,7 @@ class SlotLog:
                 return Blocked(until, held=held)
             reason = self._used_up(top)
             if reason is not None:
-                if self._bury(entry, top, reason):
+                if self._letters.bury(entry, top, reason):
                     return Blocked(None, dead=True)
                 return Raced()
         return self._take(entry, top, ttl=ttl, liveness=liveness)
@@ -132,12 +123,12 @@ class SlotLog:
             return Raced()
         try:
             # Between our first look and our slot the task may have been completed and its slots swept.
-            if store.exists(entry.witness) or (raw := self._read_task(entry)) is None:
+            if store.exists(entry.witness) or (raw := self._slots.read_task(entry)) is None:
                 store.remove(slot)
                 hold.close()
                 return Gone()
             try:
-                task = self._parse(raw, entry)
+                task = self._slots.parse(raw, entry)
             except InvalidTask as e:
                 if not count:
                     task = {"id": None, "payload": None, "encoding": "json"}
@@ -146,7 +137,7 @@ class SlotLog:
                         released(record, attempt=attempt, delay=0, error=str(e), machine=self._machine, clock=clock)
                     )
                     hold.rewrite(data)
-                    self._bury(entry, parse(name, generation, data), str(e))
+                    self._letters.bury(entry, parse(name, generation, data), str(e))
                     hold.close()
                     return Blocked(None, dead=True)
         except OSError:
@@ -160,36 +151,6 @@ class SlotLog:
             hold.close()
             raise
         return Claim(entry, record, task, hold, clock, started)
-
-    def top(self, name: str) -> Slot | None:
-        """Return the highest slot of a task; None if there is none.
-
-        A slot that cannot be read takes its attempt from the one below: an empty one never ran.
-        """
-        exists, slot = self._store.exists, self._tree.slot
-        generation = 0
-        while exists(slot(name, generation + 1)):
-            generation += 1
-        return self._read(name, generation) if generation else None
-
-    def _read(self, name: str, generation: int) -> Slot | None:
-        raw = self._store.read(self._tree.slot(name, generation), max(READ_LIMIT, self._limits.max_file))
-        if raw is None:
-            return None  # swept since: the look after the claim sorts it out
-        found = parse(name, generation, raw)
-        if found.state != "torn":
-            return found
-        return Slot(name, generation, "torn", {"attempt": self._attempt_below(found)}, raw)
-
-    def _attempt_below(self, torn: Slot) -> int:
-        ran = 0
-        while torn.state == "torn":
-            ran += 1 if torn.raw.strip(b"\0 \n") else 0
-            if torn.generation == 1:
-                return ran
-            path = self._tree.slot(torn.name, torn.generation - 1)
-            torn = parse(torn.name, torn.generation - 1, self._store.read(path, READ_LIMIT) or b"")
-        return torn.attempt + ran
 
     # -- holding -----------------------------------------------------------------------------------
 
@@ -219,7 +180,7 @@ class SlotLog:
         claim.hold.rewrite(data)
         if used_up:
             top = parse(claim.entry.name, claim.generation, data)
-            self._bury(claim.entry, top, f"{attempt} of {self._limits.max_attempts} attempts failed")
+            self._letters.bury(claim.entry, top, f"{attempt} of {self._limits.max_attempts} attempts failed")
         claim.end()
         return used_up
 
@@ -254,8 +215,8 @@ class SlotLog:
         hold = self._store.take_up(self._tree.slot(name, generation))
         if hold is None:
             raise lost
-        found = self._read(name, generation)
-        raw = self._read_task(entry)
+        found = self._slots.read(name, generation)
+        raw = self._slots.read_task(entry)
         if self._store.exists(self._tree.slot(name, generation + 1)):
             raw = None
         if found is None or found.nonce != secret or found.state != "leased" or raw is None:
@@ -268,7 +229,7 @@ class SlotLog:
         record = found.record | {"generation": generation, "attempt": found.attempt, "ttl_s": ttl}
         record["token"] = token_of(name, generation)
         try:
-            task = self._parse(raw, entry)
+            task = self._slots.parse(raw, entry)
         except InvalidTask:
             hold.close()
             raise
@@ -344,15 +305,7 @@ class SlotLog:
 
     def _is_mine(self, path: str, claim: Claim) -> bool:
         # The reply to a link may have been lost, or an earlier ack of this claim was cut short by an error.
-        return self._carries(path, claim.nonce, "done")
-
-    def _carries(self, path: str, secret: str, state: str | None = None) -> bool:
-        """Tell whether what has this name was written by whoever knows the nonce: then the reply to a link was lost."""
-        raw = self._store.read(path, self._limits.max_file)
-        if not raw:
-            return False
-        found = parse("", 0, raw)
-        return found.nonce == secret and state in (None, found.state)
+        return self._slots.carries(path, claim.nonce, "done")
 
     def mend(self, entry: Entry) -> None:
         """Finish what others left half done with a task, as a claim would on its way, and claim nothing."""
@@ -364,9 +317,9 @@ class SlotLog:
             self._finish(entry, top)
         elif self._store.exists(entry.path):  # else its dead letter may be all that is left of it
             if top is not None and top.state == "dead":
-                self._show_dead(entry, top.generation)
+                self._letters.show(entry, top.generation)
             elif self._store.exists(self._tree.failed(entry.name)):
-                self._withdraw_letter(entry)
+                self._letters.withdraw(entry)
 
     def finish(self, entry: Entry) -> None:
         """Finish the completion of a task, if it has happened and its worker did not get to the end of it."""
@@ -437,125 +390,3 @@ class SlotLog:
     def _remove_slots(self, name: str, highest: int) -> None:
         for generation in range(highest, 0, -1):
             self._store.remove(self._tree.slot(name, generation))
-
-    # -- dead letters ------------------------------------------------------------------------------
-
-    def _bury(self, entry: Entry, top: Slot, reason: str) -> bool:
-        """Make a task a dead letter with all its errors; False if somebody else did something with it meanwhile."""
-        store, name = self._store, entry.name
-        raw = self._read_task(entry)
-        if raw is None:
-            return False
-        try:
-            task = self._parse(raw, entry)
-        except InvalidTask as e:
-            task, reason = {"id": None, "payload": None, "encoding": "json"}, f"{e}; fix the file, then retry"
-        letter = letter_of(task, entry, top, reason, self._errors(name, top), self._machine, self._clock)
-        letter["nonce"] = nonce()
-        slot = self._tree.slot(name, top.generation + 1)
-        try:
-            data = dumps(letter, "dead letter")
-        except InvalidTask:  # the task was checked, so it is what a lease of another writer says
-            data = dumps(letter | {"errors": []}, "dead letter")
-        staged = store.stage(data + b"\n")
-        try:
-            if not store.name(staged, slot) and not self._carries(slot, letter["nonce"]):
-                return False
-        finally:
-            store.drop(staged)
-        if store.exists(entry.witness):  # completed and swept since we looked
-            store.remove(slot)
-            return False
-        return self._show_dead(entry, top.generation + 1)
-
-    def _show_dead(self, entry: Entry, generation: int) -> bool:
-        """Link a DEAD slot into failed/; False if it is not the top slot.
-
-        It was redriven in the meantime, or a power cut took a slot and left the ones above it.
-        """
-        store, name = self._store, entry.name
-        failed = self._tree.failed(name)
-        shown = store.read(failed, self._limits.max_file)
-        if shown is not None:
-            if parse(name, 0, shown).record.get("generation") == generation:
-                return True
-            store.remove(failed)  # of an earlier death: whoever redrove it died before removing this
-        slot = self._tree.slot(name, generation)
-        store.sync(slot)  # the letter must not outlive its slot, whoever made that
-        store.name_again(slot, failed)  # whoever meets the slot does so again, should a power cut undo it
-        # In this order: slots are swept only once there is a witness.
-        if store.exists(self._tree.slot(name, generation + 1)) or store.exists(entry.witness):
-            store.remove(failed)
-            return False
-        return True
-
-    def _errors(self, name: str, top: Slot) -> list[dict[str, Any]]:
-        errors: list[dict[str, Any]] = []
-        for generation in range(max(1, top.generation - MAX_ERRORS + 1), top.generation + 1):
-            slot = top if generation == top.generation else self._read(name, generation)
-            if slot is None:
-                continue
-            # An earlier death has listed all that went wrong before it.
-            errors = errors_of(slot) if slot.state == "dead" else errors + errors_of(slot)
-        return errors[-MAX_ERRORS:]
-
-    def redrive(self, entry: Entry) -> bool:
-        """Put a dead task back with all its attempts; False if it is not dead."""
-        store, name = self._store, entry.name
-        top = self.top(name)
-        if top is not None and top.record.get("redriven") and store.exists(self._tree.failed(name)):
-            self._put_back(entry)  # somebody died in the middle of it, and nobody would look before the next round
-            return True
-        if top is None or top.state != "dead" or not store.exists(entry.path):
-            return False
-        record = lease_record(
-            id_of(name) or plain(name),
-            generation=top.generation + 1,
-            attempt=0,
-            token=token_of(name, top.generation + 1),
-            nonce=nonce(),
-            ttl=self._limits.lease,
-            liveness="ttl",
-            machine=self._machine,
-            clock=self._clock,
-        )
-        record = released(record, attempt=0, delay=0, error=None, machine=self._machine, clock=self._clock)
-        record["redriven"] = True
-        slot = self._tree.slot(name, top.generation + 1)
-        staged = store.stage(lease_bytes(record))
-        try:
-            if not store.name(staged, slot) and not self._carries(slot, record["nonce"]):
-                return False
-        finally:
-            store.drop(staged)
-        if store.exists(entry.witness):  # cancelled and swept since we looked
-            store.remove(slot)
-            store.remove(self._tree.failed(name))
-            return False
-        store.sync(slot)
-        self._put_back(entry)
-        return True
-
-    def _put_back(self, entry: Entry) -> None:
-        self._withdraw_letter(entry)
-        self._store.disk.touch(parent(entry.path) if self._limits.owned else FAILED)
-
-    def _withdraw_letter(self, entry: Entry) -> None:
-        """Take a task that is dead no more out of failed/."""
-        self._store.remove(self._tree.failed(entry.name))
-        newer = self.top(entry.name)
-        if newer is not None and newer.state == "dead":  # died again meanwhile: that letter may be the one we removed
-            self._show_dead(entry, newer.generation)
-
-    def _read_task(self, entry: Entry) -> bytes | None:
-        raw = self._store.read(entry.path, self._max_task)
-        if raw or self._limits.owned or raw is None:
-            return raw
-        facts = self._store.disk.look(entry.path)
-        return raw if facts is not None and facts.regular else None  # a folder or a link by now: no task
-
-    def _parse(self, raw: bytes, entry: Entry) -> dict[str, Any]:
-        # The payload of a tile is its bytes, so one that we may not read must not pass for an empty one.
-        if not raw and not self._limits.owned and (facts := self._store.disk.look(entry.path)) and facts.size:
-            raise InvalidTask(f"{entry.path}: the file cannot be read: check who owns it")
-        return self._parse_task(raw, entry, self._max_task)

@@ -15,6 +15,8 @@ FORBIDDEN = {
     "dfq.mounts": ("dfq.",),
     "dfq.ports": ("dfq.queue", "dfq.slotlog", "dfq.stores", "dfq.providers", "dfq.config", "dfq.worker", "dfq.cli"),
     "dfq.names": ("dfq.providers", "dfq.slotlog", "dfq.stores", "dfq.cli", "dfq.worker", "dfq.work"),
+    "dfq.slots": ("dfq.slotlog", "dfq.deadletters", "dfq.providers", "dfq.config", "dfq.worker", "dfq.work", "dfq.cli"),
+    "dfq.deadletters": ("dfq.slotlog", "dfq.providers", "dfq.config", "dfq.worker", "dfq.work", "dfq.cli"),
     "dfq.slotlog": ("dfq.providers", "dfq.config", "dfq.worker", "dfq.work", "dfq.cli"),
     "dfq.queue": ("dfq.providers", "dfq.slotlog", "dfq.stores", "dfq.worker", "dfq.work", "dfq.cli"),
     "dfq.providers": ("dfq.worker", "dfq.work", "dfq.cli"),

@@ -42,6 +42,12 @@ class Left:
     def open(self, **settings: Any) -> FilesystemQueue:
         return open_plain(self.folder, durability=self.durability, **settings)
 
+    def open_later(self, seconds: float) -> FilesystemQueue:
+        """Open it with a clock that is so far ahead."""
+        clock = Clock()
+        clock.pass_by(seconds)
+        return timed(self.folder, self.durability, clock) if seconds else self.open()
+
 
 @dataclass(frozen=True)
 class Case:
@@ -51,6 +57,7 @@ class Case:
     prepare: Callable[[Path, str], Act]
     check: Callable[[Left], None]  # raises AssertionError; leaves the queue with nothing to do
     fsck: bool = True  # such a queue can be checked
+    ahead: float = 0.0  # seconds by which the clock is ahead of those who look at what is left
 
 
 def case_of(operation: Operation) -> Case:
@@ -320,7 +327,7 @@ CASES: list[Case] = [
     Case("rerun", rerun, check_rerun),
     Case("pause", pausing, checked_pause(True)),
     Case("resume", resuming, checked_pause(False)),
-    Case("retention", retention, check_retention),
+    Case("retention", retention, check_retention, ahead=MONTHS),
     Case("fsck-repair", fsck_repair, check_fsck_repair),
     Case("index-claim-ack", index_claim_and_ack, check_index, fsck=False),
 ]

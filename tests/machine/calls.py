@@ -293,7 +293,7 @@ class Calls:
 
         def look() -> None:
             if case.fsck:
-                _known_to_fsck(left, repair=by_fsck)
+                _known_to_fsck(left, case.ahead, repair=by_fsck)
             case.check(left)
             if case.fsck:
                 with open_plain(left.folder) as queue:
@@ -327,11 +327,11 @@ class Folder:
         shutil.rmtree(self._path)
 
 
-def _known_to_fsck(left: Left, *, repair: bool) -> None:
+def _known_to_fsck(left: Left, ahead: float, *, repair: bool) -> None:
     """A crash leaves nothing that a person has to look at; with repair, it is mended."""
     if not (left.folder / "queue.json").exists():  # killed while it was made
         return
-    with open_plain(left.folder, durability=left.durability) as queue:
+    with left.open_later(ahead) as queue:
         bad = [f"{f.code} {f.path}" for f in queue.fsck(settle=0) if f.level == "must"]
         assert bad == [], f"fsck says that data was lost: {bad}"
         if repair:

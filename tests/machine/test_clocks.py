@@ -11,4 +11,4 @@ def test_jumps_of_the_time_of_day_change_nothing() -> None:
 
 
 def test_leases_delays_and_ages_that_go_by_the_time_of_day_are_caught() -> None:
-    assert stage("clocks", 0, sabotage="wall-clock")["violations"] > 3
+    assert stage("clocks", 0, sabotage="wall-clock")["violations"] >= 3

@@ -9,7 +9,7 @@ from dfq.codec import dumps
 from dfq.errors import LeaseLost
 from dfq.lease import lease_bytes, lease_record
 from dfq.ports import Clock, Machine
-from dfq.slotlog import Limits
+from dfq.slots import Limits
 from dfq.staleness import Judge
 from dfq.stores.disk import DiskStore
 from dfq.tree import Entry, Tree

@@ -11,6 +11,8 @@ from workers import FORGETFUL, Scenario
 from dfq.staleness import Judge
 
 SLOTLOG = "dfq.slotlog"
+LETTERS = "dfq.deadletters"
+SLOTS = "dfq.slots"
 INTAKE = "dfq.providers.filesystem.intake"
 STORE = "dfq.stores.disk"
 JUDGE = "dfq.staleness"
@@ -49,7 +51,7 @@ POWER_DEAD = Scenario("power dead", ("claim nack", "claim", "redrive"), max_atte
 
 COMPLETION = "if not store.name(staged, slot) and not self._is_mine(slot, claim):  # <- the completion"
 PUBLICATION = "if not store.name(staged, done) and not self._is_mine(done, claim):"
-POST_CHECK = "if store.exists(entry.witness) or (raw := self._read_task(entry)) is None:"
+POST_CHECK = "if store.exists(entry.witness) or (raw := self._slots.read_task(entry)) is None:"
 BURY_CHECK = "if store.exists(entry.witness):  # completed and swept since we looked"
 
 RACES = [
@@ -57,7 +59,7 @@ RACES = [
         "a claim does not look again",
         SLOTLOG,
         POST_CHECK,
-        """if (raw := self._read_task(entry) or b'{"id": "t", "payload": {}}') is None:""",
+        """if (raw := self._slots.read_task(entry) or b'{"id": "t", "payload": {}}') is None:""",
         TWO,
         "which was completed before",
     ),
@@ -104,7 +106,7 @@ RACES = [
         TWO,
         "and again by",
     ),
-    Mutant("a burial does not look again", SLOTLOG, BURY_CHECK, "if False:", BURIED, "not cleared up"),
+    Mutant("a burial does not look again", LETTERS, BURY_CHECK, "if False:", BURIED, "not cleared up"),
     Mutant(
         "a witness is retired at once",
         SLOTLOG,
@@ -115,7 +117,7 @@ RACES = [
     ),
     Mutant(
         "a dead letter is shown without a second look",
-        SLOTLOG,
+        LETTERS,
         "if store.exists(self._tree.slot(name, generation + 1)) or store.exists(entry.witness):",
         "if False:",
         REDRIVEN,
@@ -141,7 +143,7 @@ RACES = [
     ),
     Mutant(
         "an old dead letter stays",
-        SLOTLOG,
+        LETTERS,
         'if parse(name, 0, shown).record.get("generation") == generation:',
         "if True:",
         Scenario("dies again", ("redrive claim nack", "claim nack"), before=DEAD, max_attempts=1),
@@ -216,7 +218,7 @@ CUTS = [
     ),
     Mutant(
         "a dead letter is shown before its slot is durable",
-        SLOTLOG,
+        LETTERS,
         "store.sync(slot)  # the letter must not outlive its slot, whoever made that",
         "pass",
         POWER_DEAD,
@@ -311,7 +313,7 @@ TIMES = [
     ),
     Mutant(
         "a lost reply is taken for another's success",
-        SLOTLOG,
+        SLOTS,
         "return found.nonce == secret and state in (None, found.state)",
         "return state in (None, found.state)",
         TWO,

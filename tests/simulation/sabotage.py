@@ -27,6 +27,7 @@ SYNCS = frozenset(("sync", "sync_content", "sync_folder", "fsync", "fsync_dir", 
 #: Modules whose syncs are promises to users. Those of `verify_fs` are what is verified, `ports` is the disk itself.
 DURABLE = (
     "dfq.slotlog",
+    "dfq.deadletters",
     "dfq.stores.disk",
     "dfq.providers.filesystem.again",
     "dfq.providers.filesystem.audit_schedule",

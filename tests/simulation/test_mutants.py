@@ -13,7 +13,7 @@ from workers import Scenario
 SYNCS = [(number, site) for number, site in enumerate(sync_sites()) if site.text not in BEYOND]
 
 
-@pytest.mark.parametrize(("number", "mutant"), enumerate(ALL), ids=[mutant.name for mutant in ALL])
+@pytest.mark.parametrize(("number", "mutant"), list(enumerate(ALL)), ids=[mutant.name for mutant in ALL])
 def test_a_sabotage_is_caught(number: int, mutant: Mutant) -> None:
     found = sabotaged("mutant", number)
     assert found["caught"], f"expected {mutant.caught_by!r}, found {found['texts']}"

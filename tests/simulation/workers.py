@@ -24,7 +24,8 @@ from dfq.providers.filesystem.schedule import Schedule
 from dfq.queue import IfExists, Push, Task
 from dfq.records import witness_of
 from dfq.renewal import Renewer
-from dfq.slotlog import Limits, SlotLog
+from dfq.slotlog import SlotLog
+from dfq.slots import Limits
 from dfq.staleness import Judge
 from dfq.stores.disk import DiskStore, Hold
 from dfq.tree import FRONTIER, Entry, Tree, task_name
@@ -468,6 +469,7 @@ def deterministic() -> Iterator[None]:
         patch("dfq.providers.filesystem.again.sleep", lambda seconds: None),
         patch.object(Renewer, "add", lambda renewer, task, claim: None),
         patch("dfq.slotlog.nonce", counted_nonce),
+        patch("dfq.deadletters.nonce", counted_nonce),
         patch("dfq.providers.filesystem.intake.nonce", counted_nonce),
         patch("dfq.providers.filesystem.meta.nonce", counted_nonce),
     ):

@@ -36,7 +36,8 @@ from dfq.providers.filesystem.view import View
 from dfq.queue import DEFAULT_PRIORITY, Counts, IfExists, Push, QueueManager, State, Task, TaskInfo, TaskState, as_push
 from dfq.records import witness_of
 from dfq.renewal import Renewer
-from dfq.slotlog import Limits, SlotLog
+from dfq.slotlog import SlotLog
+from dfq.slots import Limits
 from dfq.staleness import Judge
 from dfq.stalled import Pulse
 from dfq.stores.disk import DiskStore
