@@ -288,8 +288,8 @@ MUTANTS: dict[str, tuple[str, list[tuple[str, str]], Callable[[Stage], None]]] =
         "_take",
         [
             (
-                "if store.exists(entry.witness) or (raw := self._read_task(entry)) is None:",
-                """if (raw := self._read_task(entry) or b'{"id": "t", "payload": 1}') is None:""",
+                "if store.exists(entry.witness) or (raw := self._slots.read_task(entry)) is None:",
+                """if (raw := self._slots.read_task(entry) or b'{"id": "t", "payload": 1}') is None:""",
             )
         ],
         check_a_thief_of_a_task_that_is_over_is_undone,
@@ -298,8 +298,8 @@ MUTANTS: dict[str, tuple[str, list[tuple[str, str]], Callable[[Stage], None]]] =
         "_take",
         [
             (
-                "if store.exists(entry.witness) or (raw := self._read_task(entry)) is None:",
-                """if (raw := self._read_task(entry) or b'{"id": "t", "payload": 1}') is None:""",
+                "if store.exists(entry.witness) or (raw := self._slots.read_task(entry)) is None:",
+                """if (raw := self._slots.read_task(entry) or b'{"id": "t", "payload": 1}') is None:""",
             )
         ],
         check_a_first_claim_of_a_task_that_is_over_is_undone,
