@@ -31,6 +31,7 @@ class Checker:
         self._created: dict[tuple[str, int], str] = {}  # slot -> process, for slots of tasks not completed
         self._order: dict[str, list[tuple[str, int]]] = {}  # id -> its slots in the order of their creation
         self._tokens: dict[tuple[str, int], int] = {}  # slot -> the token that went with it
+        self.entries: dict[str, int] = {}  # how many tasks each process has put into the frontier
         self._begun: dict[str, int] = {}  # how many pushes of an id were tried
         self._lively: set[str] = set()  # put back, and not dead again since
         self._alive: set[str] = set()  # the same, and whoever did it was told so
@@ -155,6 +156,8 @@ class Checker:
         elif what == "unlink":
             if folder == COMPLETED:
                 self._forgotten(process, path, inode)
+        elif folder == FRONTIER:
+            self.entries[process] = self.entries.get(process, 0) + 1
         elif folder == LEASES and (slot := slot_name(filename)) is not None:
             if _json(inode).get("state") == "dead":
                 self._alive.discard(slot[0])

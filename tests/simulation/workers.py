@@ -144,6 +144,7 @@ class Worker:
 
     def push(self, if_exists: IfExists = "error") -> None:
         self.checker.begun(TASK)
+        before = self.checker.entries.get(self.name, 0)
         try:
             self.queue().push({"n": 1}, id=TASK, priority=LANE, if_exists=if_exists)
         except TaskExists:
@@ -152,7 +153,8 @@ class Worker:
             if self.scenario.settings != FORGETFUL:
                 raise
             return
-        self.checker.pushed(TASK)
+        if self.checker.entries.get(self.name, 0) > before:  # else a dead one was put back, which is no other task
+            self.checker.pushed(TASK)
 
     def claim(self) -> None:
         began = self.clock.elapsed()
