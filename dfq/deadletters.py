@@ -93,7 +93,9 @@ class DeadLetters:
         store, name = self._store, entry.name
         top = self._slots.top(name)
         if top is not None and top.record.get("redriven") and store.exists(self._tree.failed(name)):
-            self._put_back(entry)  # somebody died in the middle of it, and nobody would look before the next round
+            # Somebody died in the middle of it, and no worker would look before its next round.
+            store.sync(self._tree.slot(name, top.generation))
+            self._put_back(entry)
             return True
         if top is None or top.state != "dead" or not store.exists(entry.path):
             return False

@@ -128,6 +128,7 @@ SYNCED = [
     Scenario("delayed push", ("schedule rest rest",), before="", durable=True),
     Scenario("a stub", ("claim ackd", "claim", "tidy"), durable=True),
     Scenario("a stub helped", ("claim rest rest", "claim rest"), before="push half_cancel", durable=True),
+    Scenario("put back by the second", ("half_redrive redrive rest rest",), DEAD, max_attempts=1, durable=True),
     Scenario("put back, then a cut", ("redrive rest rest",), before=DEAD, max_attempts=1, durable=True),
     Scenario(
         "a late epoch forgotten",

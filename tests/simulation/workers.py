@@ -15,6 +15,7 @@ from simdisk import SimClock, SimDisk
 from dfq.claim import Blocked, Claim
 from dfq.codec import dumps
 from dfq.config import Settings
+from dfq.deadletters import DeadLetters
 from dfq.errors import LeaseLost, QueueUnavailable, TaskExists, TaskNotFound
 from dfq.lease import Slot
 from dfq.names import encode
@@ -25,7 +26,7 @@ from dfq.queue import IfExists, Push, Task
 from dfq.records import witness_of
 from dfq.renewal import Renewer
 from dfq.slotlog import SlotLog
-from dfq.slots import Limits
+from dfq.slots import Limits, Slots
 from dfq.staleness import Judge
 from dfq.stores.disk import DiskStore, Hold
 from dfq.tree import FRONTIER, Entry, Tree, task_name
@@ -348,6 +349,14 @@ class Worker:
             self.store.sync(claim.entry.witness)
             self.store.drop(staged)
             self._let_go()
+
+    def half_redrive(self) -> None:
+        """Put a dead task back as somebody who dies before its letter is gone."""
+        hasty = DiskStore(self.disk, durable=False)
+        limits = Limits(TTL, self.scenario.max_attempts, 1 << 20)
+        slots = Slots(hasty, self.tree, limits)
+        with patch.object(DeadLetters, "_put_back", lambda letters, entry: None):
+            DeadLetters(slots, hasty, self.tree, self.clock, self.machine, limits).redrive(self.entry)
 
     def half_retire(self) -> None:
         """Remove a witness, and get no further."""
